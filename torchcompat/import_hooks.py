@@ -1,0 +1,200 @@
+"""Run a callback once modules, and torch itself, are completely imported.
+
+``import torch`` runs for seconds, and in its middle ``torch.utils.checkpoint`` is
+already loaded while torch has no ``ops``. So a callback waits for two things: its
+modules and torch, all with ``__spec__._initializing`` back to False. That attribute
+is import's own sign for "being imported" (every ``import`` statement reads it), and
+the moment it turns False is the moment to wait for. The finder therefore gives the
+specs it is asked about a class whose ``_initializing`` reports that moment, and takes
+the class away again; loaders, ``__loader__`` and ``__spec__`` stay what they were.
+The same works for a module whose import is already under way.
+
+The finder is on ``sys.meta_path`` only while somebody waits.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["Waiter", "is_ready", "poll", "when_ready"]
+
+ROOT = "torch"
+
+_lock = threading.RLock()
+_waiters: list[Waiter] = []
+_watched: dict[str, int] = {}
+_searching = threading.local()
+
+
+@dataclass(eq=False)
+class Waiter:
+    """A callback that waits; ``cancel()`` removes it."""
+
+    modules: frozenset[str]
+    callback: Callable[[], None]
+
+    def cancel(self) -> None:
+        """Stop waiting. Does nothing where the callback has run or is running."""
+        with _lock:
+            _forget(self)
+
+
+def is_ready(modules: Iterable[str]) -> bool:
+    """Whether torch and all ``modules`` are loaded and no longer being imported."""
+    return all(_complete(name) for name in (ROOT, *modules))
+
+
+def _complete(name: str) -> bool:
+    module = sys.modules.get(name)
+    if module is None:
+        return False
+    spec = getattr(module, "__spec__", None)
+    return not getattr(spec, "_initializing", False)
+
+
+def when_ready(modules: Iterable[str], callback: Callable[[], None]) -> Waiter:
+    """Call ``callback`` once torch and all ``modules`` are completely imported.
+
+    It runs in the thread that finished the import, without this module's lock, right
+    before the ``import`` statement returns; if everything is ready, it runs at once.
+    It runs at most once and must not raise.
+    """
+    waiter = Waiter(frozenset((ROOT, *modules)), callback)
+    with _lock:
+        _waiters.append(waiter)
+        for name in waiter.modules:
+            _watched[name] = _watched.get(name, 0) + 1
+        if _finder not in sys.meta_path:
+            sys.meta_path.insert(0, _finder)
+        for name in waiter.modules:
+            # Its import may be under way, in another thread or further up the stack.
+            module = sys.modules.get(name)
+            if module is not None and not _complete(name):
+                _watch(module.__spec__)
+    poll()
+    return waiter
+
+
+def _forget(waiter: Waiter) -> None:
+    if waiter not in _waiters:
+        return
+    _waiters.remove(waiter)
+    for name in waiter.modules:
+        _watched[name] -= 1
+        if not _watched[name]:
+            del _watched[name]
+    if not _waiters and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+
+
+def poll() -> None:
+    """Run the callbacks of waiters whose modules are complete by now.
+
+    Only for modules that were loaded past the import system; the others come by
+    themselves.
+    """
+    with _lock:
+        ready = [waiter for waiter in _waiters if all(map(_complete, waiter.modules))]
+        for waiter in ready:
+            _forget(waiter)
+    for waiter in ready:
+        waiter.callback()
+
+
+def _finished(spec: ModuleSpec) -> None:
+    # Not in sys.modules: the import has failed, and may be tried again.
+    if spec.name in sys.modules and spec.name in _watched:
+        poll()
+
+
+# -- watching a spec -----------------------------------------------------------------
+
+_classes: dict[type[Any], type[Any]] = {}
+
+
+def _watching(base: type[Any]) -> type[Any]:
+    """Return the subclass of a spec's class that reports the end of its import."""
+
+    def read(self: Any) -> bool:
+        return bool(self.__dict__.get("_initializing", False))
+
+    def write(self: Any, value: bool) -> None:
+        begun = self.__dict__.get("_initializing", False)
+        self.__dict__["_initializing"] = value
+        if begun and not value:
+            self.__class__ = base
+            _finished(self)
+
+    if base not in _classes:
+        _classes[base] = type(
+            base.__name__,
+            (base,),
+            {
+                "_initializing": property(read, write),
+                "__module__": base.__module__,
+                "_torchcompat": True,
+            },
+        )
+    return _classes[base]
+
+
+def _watch(spec: ModuleSpec | None) -> None:
+    if spec is None or hasattr(type(spec), "_torchcompat"):
+        return
+    try:
+        spec.__class__ = _watching(type(spec))
+    except TypeError:
+        return  # a class with another layout cannot be watched: the next poll() sees it
+
+
+class _Finder:
+    """Finds nothing itself: asks the other finders, and watches what they found."""
+
+    def find_spec(
+        self, name: str, path: Any = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in _watched:
+            return None
+        searching: set[str] = _searching.__dict__.setdefault("names", set())
+        if name in searching:
+            return None  # another finder of this kind asks back
+        searching.add(name)
+        try:
+            spec = self._ask_others(name, path, target)
+        finally:
+            searching.discard(name)
+        _watch(spec)
+        return spec
+
+    def _ask_others(self, name: str, path: Any, target: ModuleType | None) -> ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec: ModuleSpec | None = find(name, path, target)
+            if spec is not None:
+                return spec
+        return None
+
+    def invalidate_caches(self) -> None:
+        """Nothing is cached here."""
+
+
+_finder: Any = _Finder()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held the lock, always for a moment only.
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

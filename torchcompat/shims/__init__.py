@@ -1,0 +1,8 @@
+"""The built-in shims, one module each, imported only when they are needed."""
+
+from __future__ import annotations
+
+__all__ = ["KEYS"]
+
+#: Keys in the order in which ``apply_all()`` takes them; each names its module here.
+KEYS: tuple[str, ...] = ("sac_profiler",)

@@ -1,0 +1,145 @@
+"""Where an edit's target lives: lookups that neither import nor bind anything.
+
+Owners are looked up through raw ``__dict__`` along the MRO, never with a plain
+``getattr`` on a class: that would store a bound classmethod on its base, and copy
+an inherited attribute down into the subclass for good.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType, ModuleType
+from typing import Any
+
+from .errors import TargetDriftError, TorchCompatError
+
+__all__ = [
+    "MISSING",
+    "foreign_maker",
+    "lookup",
+    "own_attr",
+    "owner_of",
+    "raw_attr",
+    "same_name_holders",
+    "split",
+    "who_made",
+]
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+MISSING = _Missing()
+
+
+def split(target: str) -> tuple[str, list[str]]:
+    """Split ``"module:attribute.path"`` into the module and the path."""
+    module, colon, path = target.partition(":")
+    if not (module and colon and path) or "" in path.split("."):
+        raise TorchCompatError(f"an edit's target is 'module:attribute.path', not {target!r}")
+    return module, path.split(".")
+
+
+def raw_attr(owner: Any, name: str) -> Any:
+    """The attribute as stored, descriptors unbound; MISSING where there is none."""
+    if isinstance(owner, type):
+        for base in owner.__mro__:
+            if name in base.__dict__:
+                return base.__dict__[name]
+        return MISSING
+    names = getattr(owner, "__dict__", None)
+    if names is not None and name in names:
+        return names[name]
+    if isinstance(owner, ModuleType):
+        return MISSING
+    return getattr(owner, name, MISSING)
+
+
+def own_attr(owner: Any, name: str) -> Any:
+    """Like :func:`raw_attr`, but only what the owner itself stores."""
+    names = getattr(owner, "__dict__", {})
+    return names.get(name, MISSING)
+
+
+def owner_of(target: str) -> tuple[Any, str]:
+    """Return the live object that holds the target's last name, and that name.
+
+    Raises:
+        TargetDriftError: the module is not loaded, or the path breaks off.
+    """
+    module_name, path = split(target)
+    owner: Any = sys.modules.get(module_name)
+    if owner is None:
+        raise TargetDriftError(target, f"cannot be reached: the module {module_name} is not loaded")
+    for name in path[:-1]:
+        found = raw_attr(owner, name)
+        if found is MISSING:
+            raise TargetDriftError(target, f"cannot be reached: there is no {name!r} on the way")
+        owner = found
+    return owner, path[-1]
+
+
+def lookup(target: str, default: Any = MISSING) -> Any:
+    """Return what ``"module:attribute.path"`` holds, as stored.
+
+    Only loaded modules are looked at; nothing is imported. Descriptors come back
+    unbound, a classmethod as a classmethod.
+
+    Raises:
+        TargetDriftError: it is not there, and no default was given.
+    """
+    try:
+        owner, name = owner_of(target)
+        found = raw_attr(owner, name)
+    except TargetDriftError:
+        if default is MISSING:
+            raise
+        return default
+    if found is not MISSING:
+        return found
+    if default is MISSING:
+        raise TargetDriftError(target, "does not exist")
+    return default
+
+
+def who_made(value: Any) -> str:
+    """Name an object by where it was made, for messages about who holds a target."""
+    value = getattr(value, "__func__", value)
+    # Not __module__: functools.wraps copies that from what it wraps.
+    module = getattr(value, "__globals__", {}).get("__name__") or getattr(value, "__module__", None)
+    name = getattr(value, "__qualname__", type(value).__name__)
+    return f"{module}.{name}" if isinstance(module, str) else f"an object of type {name}"
+
+
+_HELPERS = frozenset({"typing_extensions"})
+
+
+def foreign_maker(raw: Any, root: str) -> str | None:
+    """Name the module that a function was really defined in, if it is not torch's own.
+
+    ``__module__`` would not do, since ``functools.wraps`` copies it. Wrappers from the
+    standard library (``contextmanager``) belong to what they wrap.
+    """
+    function = getattr(raw, "__func__", raw)
+    if not isinstance(function, FunctionType):
+        return None
+    maker = str(function.__globals__.get("__name__", root))
+    top = maker.partition(".")[0]
+    if top == root or top in sys.stdlib_module_names or top in _HELPERS:
+        return None
+    return maker
+
+
+def same_name_holders(original: Any, module_name: str, name: str) -> list[str]:
+    """Modules outside torch that hold ``original`` under ``name`` (``from x import y``)."""
+    root = module_name.partition(".")[0]
+    held = []
+    for other_name, other in list(sys.modules.items()):
+        if other is None or other_name.partition(".")[0] == root:
+            continue
+        names = getattr(other, "__dict__", None)
+        if isinstance(names, dict) and names.get(name) is original:
+            held.append(f"{other_name}:{name}")
+    return sorted(held)
