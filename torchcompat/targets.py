@@ -136,7 +136,8 @@ def same_name_holders(original: Any, module_name: str, name: str) -> list[str]:
     """Modules outside torch that hold ``original`` under ``name`` (``from x import y``)."""
     root = module_name.partition(".")[0]
     held = []
-    for other_name, other in list(sys.modules.items()):
+    loaded: dict[str, ModuleType | None] = dict(sys.modules)
+    for other_name, other in loaded.items():
         if other is None or other_name.partition(".")[0] == root:
             continue
         names = getattr(other, "__dict__", None)

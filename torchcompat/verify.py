@@ -202,6 +202,8 @@ def _find(
             cast("Presence", probe), gate
         )
     conclusion, advice = conclude(without, cured, expected)
+    if force and conclusion is Conclusion.NEEDED:
+        advice += f", outside its gate: torchcompat.apply({shim.key!r}, force=True)"
     return Finding(
         shim=shim.key,
         reproducer=reproducer.name,
@@ -231,7 +233,7 @@ def _why_not(server: _Server, build: TorchBuild, reproducer: Reproducer, device:
 
 
 def conclude(without: Run, cured: Run, expected: Verdict) -> tuple[Conclusion, str]:
-    """Read the four-way table: what do the two runs and the expectation say together?"""
+    """Read the four-way table: what the two runs and the expectation say together."""
     if without.ran is Ran.OTHERWISE:
         return (
             Conclusion.UNCLEAR,
@@ -257,7 +259,10 @@ class _Server:
     """The child that imports torch once and forks for every job."""
 
     def __init__(self) -> None:
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        # Closed in __exit__; a file and not a pipe, which could fill up unread.
+        self._errors = tempfile.TemporaryFile(  # noqa: SIM115
+            "w+", encoding="utf-8", errors="replace"
+        )
         environment = {k: v for k, v in os.environ.items() if k not in (DISABLE, ONLY)}
         if sys.platform.startswith("linux"):
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
