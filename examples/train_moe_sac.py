@@ -97,7 +97,7 @@ def shard(model: Decoder) -> None:
 def train(steps: int) -> None:
     """Learn the sequence t -> 3 t + 1 modulo the vocabulary."""
     cuda = torch.cuda.is_available()
-    device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if cuda else "cpu"
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if cuda else "cpu"
     torch.manual_seed(0)
     torch.set_default_device(device)
     model = Decoder()
@@ -127,7 +127,9 @@ def main() -> None:
     if not arguments.no_shim:
         report = torchcompat.apply_all()
         if os.environ.get("RANK", "0") == "0":
-            print(f"torch {torch.__version__}, shims applied: {', '.join(report.applied) or 'none needed'}")
+            print(
+                f"torch {torch.__version__}, shims applied: {', '.join(report.applied) or 'none needed'}"
+            )
 
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if "RANK" in os.environ:  # torchrun

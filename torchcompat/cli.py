@@ -306,11 +306,7 @@ def _exec(arguments: argparse.Namespace) -> int:
     if command[:1] == ["--"]:
         command = command[1:]
     if not command:
-        print(
-            "torchcompat: error: exec needs a command: torchcompat exec -- torchrun train.py",
-            file=sys.stderr,
-        )
-        return USAGE
+        raise UsageError("exec needs a command, such as: torchcompat exec -- torchrun train.py")
     return replace_process(command, _environment(arguments))
 
 

@@ -84,6 +84,11 @@ class Edit(Protocol):
 # -- attributes ----------------------------------------------------------------------
 
 
+# Replacements that are in place, by id: a shim may build on another's, and the engine
+# settles who may, but nobody may build on a foreign patch.
+_placed: dict[int, Any] = {}
+
+
 @dataclass
 class _AttrChange:
     target: str
@@ -97,6 +102,7 @@ class _AttrChange:
     _rebound: list[str] = field(default_factory=list)
 
     def commit(self) -> None:
+        _placed[id(self.new)] = self.new
         setattr(self.owner, self.name, self.new)
         for alias in self.aliases:
             if lookup(alias, None) is self.seen_before:
@@ -115,6 +121,7 @@ class _AttrChange:
                 delattr(self.owner, self.name)
             else:
                 setattr(self.owner, self.name, self.own_before)
+        _placed.pop(id(self.new), None)
 
     def claims(self) -> tuple[str, ...]:
         return (self.target, *self.aliases)
@@ -159,7 +166,7 @@ class ReplaceAttr:
         if raw is MISSING:
             raise TargetDriftError(self.target, "does not exist in this torch")
         maker = foreign_maker(raw, self.target.partition(":")[0].partition(".")[0])
-        if maker is not None:
+        if maker is not None and id(raw) not in _placed:
             raise ConflictError(self.target, f"a function of {maker}")
         if isinstance(raw, (classmethod, staticmethod)):
             new: Any = type(raw)(self.make(raw.__func__))

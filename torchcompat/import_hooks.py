@@ -14,9 +14,11 @@ The finder is on ``sys.meta_path`` only while somebody waits.
 
 from __future__ import annotations
 
+import _frozen_importlib as _bootstrap
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -26,6 +28,9 @@ from typing import Any
 __all__ = ["Waiter", "is_ready", "poll", "when_ready"]
 
 ROOT = "torch"
+
+#: Seconds to wait for a module that another thread has found and not yet created.
+_GAP = 1.0
 
 _lock = threading.RLock()
 _waiters: list[Waiter] = []
@@ -73,13 +78,38 @@ def when_ready(modules: Iterable[str], callback: Callable[[], None]) -> Waiter:
             _watched[name] = _watched.get(name, 0) + 1
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
-        for name in waiter.modules:
-            # Its import may be under way, in another thread or further up the stack.
-            module = sys.modules.get(name)
-            if module is not None and not _complete(name):
-                _watch(module.__spec__)
+    for name in waiter.modules:
+        # Its import may be under way, in another thread or further up the stack.
+        _await_module_object(name)
+        module = sys.modules.get(name)
+        if module is not None and not _complete(name):
+            _watch(module.__spec__)
     poll()
     return waiter
+
+
+def _await_module_object(name: str) -> None:
+    """Wait out the moment in which an import is past the finders and not in sys.modules.
+
+    Another thread that asked the finders right before we stood among them is about to
+    put its module into ``sys.modules``, with a spec that nobody watches yet.
+    """
+    deadline = time.monotonic() + _GAP
+    while (
+        name not in sys.modules
+        and _imported_elsewhere(name)
+        and _complete(name.rpartition(".")[0] or "sys")  # else the finders are still to be asked
+        and time.monotonic() < deadline
+    ):
+        time.sleep(0.0005)
+
+
+def _imported_elsewhere(name: str) -> bool:
+    """Whether another thread holds the import lock of ``name``."""
+    reference = getattr(_bootstrap, "_module_locks", {}).get(name)
+    lock = reference() if reference is not None else None
+    owner = getattr(lock, "owner", None)
+    return owner is not None and owner != threading.get_ident()
 
 
 def _forget(waiter: Waiter) -> None:

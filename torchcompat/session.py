@@ -63,8 +63,8 @@ class Sessions:
             yield self._session
             return
         self._lock.acquire()
-        session = self._begin()
         try:
+            session = self._begin()
             yield session
         finally:
             self._end()
@@ -75,6 +75,7 @@ class Sessions:
         self._session, self._owner = Session(), threading.get_ident()
         import_hooks.poll()
         self._session.build = detect()
+        self._apply_arrived()
         return self._session
 
     def _end(self) -> None:
@@ -87,8 +88,10 @@ class Sessions:
     def _drain(self) -> None:
         """Do what has arrived, unless the lock's holder will."""
         while self._arrived and self._lock.acquire(timeout=PATIENCE):
-            session = self._begin()
-            self._end()
+            try:
+                session = self._begin()
+            finally:
+                self._end()
             self._send(session)
 
     def _on_ready(self, key: str) -> None:

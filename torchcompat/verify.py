@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -296,10 +297,16 @@ class _Server:
 
     def run(self, job: Job) -> tuple[Run, str]:
         """Run a job; return how it went, and what the probe said before any edit."""
-        if self._process.stdin is None:
-            raise TorchCompatError("the child has no stdin")
-        self._process.stdin.write(encode(job) + "\n")
-        self._process.stdin.flush()
+        try:
+            line = encode(job)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise TorchCompatError(
+                f"the shim {job.shim.key!r} cannot be sent to a child process; its probe, edits and "
+                f"reproducers must be module-level functions ({error})"
+            ) from error
+        if self._process.stdin is not None:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
         answer = self._read("the verifying process died")
         probe = answer["probe"]["presence"] if answer["probe"] else ""
         ran = Ran.PASSED

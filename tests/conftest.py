@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from torchcompat import import_hooks, lifecycle, session
+from torchcompat.builds import TorchBuild
+from torchcompat.engine import Engine
+from torchcompat.registry import Registry
+
+ROOT = Path(__file__).parent.parent
+TORCH_INSTALLED = find_spec("torch") is not None
+
+
+def pytest_collection_modifyitems(items):
+    if TORCH_INSTALLED:
+        return
+    for item in items:
+        if item.get_closest_marker("torch"):
+            item.add_marker(pytest.mark.skip(reason="torch is not installed in this environment"))
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("TORCHCOMPAT_"):
+            monkeypatch.delenv(name)
+
+
+def make_module(name: str, source: str = "") -> ModuleType:
+    """A loaded module whose functions really were defined in it."""
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    exec(compile(textwrap.dedent(source), f"<{name}>", "exec"), module.__dict__)
+    return module
+
+
+class FakeLib:
+    """Stands in for torch in tests that need none: a root module and what is put under it."""
+
+    def __init__(self, monkeypatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.build: TorchBuild | None = TorchBuild.parse("2.13.0")
+        self.root = self.add("fakelib")
+        monkeypatch.setattr(import_hooks, "ROOT", "fakelib")
+        for module in (session, lifecycle):
+            monkeypatch.setattr(module, "detect", lambda: self.build)
+        monkeypatch.setattr("torchcompat.engine.detect", lambda: self.build)
+
+    def add(self, name: str, source: str = "") -> ModuleType:
+        module = make_module(name, source)
+        self._monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    def engine(self, *shims) -> Engine:
+        registry = Registry(builtin=(), plugins=False)
+        for shim in shims:
+            registry.register(shim)
+        return Engine(registry)
+
+
+@pytest.fixture
+def fakelib(monkeypatch):
+    lib = FakeLib(monkeypatch)
+    yield lib
+    assert import_hooks._finder not in sys.meta_path, "a test left a waiter behind"
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Run Python source in a fresh process; returns the completed process."""
+
+    def run(source, *, path=(), env=(), check=True, cwd=None, timeout=120):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHCOMPAT_")}
+        environment["PYTHONPATH"] = os.pathsep.join([*map(str, path), str(ROOT)])
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
+        environment["OMP_NUM_THREADS"] = "1"
+        environment.update(env)
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(source)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=cwd or tmp_path,
+            timeout=timeout,
+            check=False,
+        )
+        if check:
+            assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def fake_torch(tmp_path):
+    """A folder with a tiny package named torch, for processes that must not see the real one."""
+
+    def write(version="2.13.0", checkpoint="", init=""):
+        folder = tmp_path / "fake-torch"
+        utils = folder / "torch" / "utils"
+        utils.mkdir(parents=True, exist_ok=True)
+        (folder / "torch" / "version.py").write_text(
+            f"__version__ = {version!r}\ngit_version = None\ncuda = None\n"
+        )
+        (folder / "torch" / "__init__.py").write_text(
+            "from .version import __version__\n" + textwrap.dedent(init)
+        )
+        (utils / "__init__.py").write_text("")
+        (utils / "checkpoint.py").write_text(textwrap.dedent(checkpoint))
+        return folder
+
+    return write
