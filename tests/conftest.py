@@ -119,3 +119,12 @@ def fake_torch(tmp_path):
         return folder
 
     return write
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda also runs the reproducers that need a GPU, and fails where there is none",
+    )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 
 from torchcompat.registry import Registry
@@ -10,12 +14,22 @@ from torchcompat.verify import Conclusion, verify
 SHIMS = [shim for shim in Registry(plugins=False) if shim.retired is None]
 CASES = [(shim.key, reproducer.name) for shim in SHIMS for reproducer in shim.reproducers]
 
+# Read here: the clean_environment fixture takes our variables away from the tests.
+EVIDENCE = os.environ.get("TORCHCOMPAT_EVIDENCE")
+
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def findings():
-    found = verify(SHIMS)
+def findings(request):
+    found = verify(SHIMS, device=request.config.getoption("--device"))
+    folder = EVIDENCE
+    if folder:
+        path = Path(folder) / f"torch-{found.facts['torch'].partition('+')[0]}.json"
+        if found.emulated:
+            path = path.with_name(f"emulated-{found.facts['torch']}.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
     return {(finding.shim, finding.reproducer): finding for finding in found.findings}
 
 

@@ -1,0 +1,88 @@
+"""The documents must not drift from the code: links, commands, examples, tables."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import ROOT
+
+from torchcompat import Affected, State, cli
+from torchcompat.registry import Registry
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+PAGES = sorted(ROOT.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_ci_runs_the_readmes_test_command():
+    commands = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
+    assert len(commands) == 2
+    script = (ROOT / ".ci" / "run").read_text()
+    assert f"\n{commands[1]}\n" in script
+    demo = commands[0].rpartition(" && ")[2]
+    assert f"\n{demo}\n" in script
+
+
+def test_the_readme_lists_every_command():
+    parser = cli.build_parser()
+    (commands,) = [action.choices for action in parser._actions if action.dest == "command"]
+    assert set(re.findall(r"^\| `torchcompat (\w+)", README, re.MULTILINE)) == set(commands)
+
+
+def test_the_readme_names_every_state_and_variable():
+    for state in State:
+        assert f"`{state}`" in README
+    from torchcompat import settings
+
+    for name in ("DISABLE", "ONLY", "STRICT", "NO_PLUGINS"):
+        assert getattr(settings, name) in README
+
+
+@pytest.mark.parametrize("shim", list(Registry(plugins=False)), ids=lambda shim: shim.key)
+def test_every_shim_is_in_the_readme_and_in_the_changelog(shim):
+    assert re.search(rf"^\| `{shim.key}` \|", README, re.MULTILINE)
+    entry = re.search(rf"^- `{shim.key}`:.*?(?=^- |^#)", CHANGELOG, re.MULTILINE | re.DOTALL)
+    assert entry is not None
+    assert "Builds:" in entry[0]
+    assert "pstream" in entry[0]
+
+
+def test_the_readmes_shim_table_says_the_ranges():
+    for shim in Registry(plugins=False):
+        row = re.search(rf"^\| `{shim.key}` \| ([^|]+) \|", README, re.MULTILINE)[1]
+        if shim.affected.since is not None:
+            assert shim.affected.since in row
+        for fix in shim.affected.fixed_in:
+            assert fix in row
+
+
+@pytest.mark.torch
+def test_the_readmes_shim_example_works(python):
+    (example,) = [
+        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "register(" in block
+    ]
+    out = python(
+        "import torch\n"
+        + example
+        + "reproduce()\n"
+        + "import torchcompat\n"
+        + "torchcompat.revert('one_hot_int32')\n"
+        + "try:\n    reproduce()\nexcept RuntimeError as error:\n    print(error)\n"
+    )
+    first, second = out.stdout.splitlines()
+    assert first.startswith("one_hot_int32: applied ")
+    assert "one_hot is only applicable to index tensor" in second
+
+
+def test_the_contributing_example_means_what_it_says():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert 'Affected(since="2.9.0", fixed_in=("2.9.1", "2.10.0"))' in text
+    range_ = Affected(since="2.9.0", fixed_in=("2.9.1", "2.10.0"))
+    assert str(range_) == "from 2.9.0, fixed in 2.9.1, 2.10.0"
