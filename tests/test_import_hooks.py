@@ -51,9 +51,9 @@ def test_a_module_inside_the_root_waits_for_the_whole_root(package):
 def test_before_after_and_both(package):
     calls = []
     when_ready(["hookroot.later"], lambda: calls.append("before"))
-
+    importlib.import_module("hookroot")
     assert calls == []
-
+    importlib.import_module("hookroot.later")
     assert calls == ["before"]
     when_ready(["hookroot.later"], lambda: calls.append("after"))
     assert calls == ["before", "after"]
