@@ -20,7 +20,7 @@ _REPLAY = "torch.utils.checkpoint:_CachedTorchDispatchMode.__torch_dispatch__"
 _PACKETS = ("_record_function_enter", "_record_function_enter_new", "_record_function_exit")
 
 
-def _range_ops() -> list[Any]:
+def range_ops() -> list[Any]:
     """Every overload of the ops behind ``record_function``, as far as this torch has them."""
     import torch
 
@@ -30,9 +30,11 @@ def _range_ops() -> list[Any]:
     ]
 
 
-def _names_in(function: Any) -> tuple[str, ...]:
+def replay_names() -> tuple[str, ...]:
+    """Return the names that the replay's code uses: they tell how it is written."""
+    replay = lookup(_REPLAY, None)
     # From 2.12 on torch wraps the method to keep dynamo out of it.
-    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    code = getattr(inspect.unwrap(replay), "__code__", None) if callable(replay) else None
     return code.co_names if code is not None else ()
 
 
@@ -43,13 +45,13 @@ def probe() -> Probe:
         return absent("this torch has no SAC_IGNORED_OPS, so no replay to disturb", cured=True)
     if not isinstance(ignored, (set, frozenset)):
         return drifted(f"SAC_IGNORED_OPS is a {type(ignored).__name__}, not a set")
-    ops = _range_ops()
+    ops = range_ops()
     if not ops:
         return absent("this torch has no dispatchable record_function ops", cured=True)
     counted = [op for op in ops if op not in ignored]
     if not counted:
         return absent("SAC_IGNORED_OPS already holds the profiler's range ops", cured=True)
-    names = _names_in(lookup(_REPLAY, None))
+    names = replay_names()
     if "func_counter" in names:
         return present(f"the replay counts invocations of {counted[0]}")
     if "policy_fn" in names:
@@ -59,13 +61,14 @@ def probe() -> Probe:
 
 def edits() -> Sequence[Edit]:
     """Add the range ops in place: other code may hold the same set."""
-    return [AddItems(_IGNORED, _range_ops)]
+    return [AddItems(_IGNORED, range_ops)]
 
 
 # -- reproducers ---------------------------------------------------------------------
 
 
-def _checkpointed(policy: Any) -> Any:
+def checkpointed(policy: Any) -> Any:
+    """Return ``run(block, x)`` under selective checkpointing with a policy or a list of ops."""
     import functools
 
     from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -74,7 +77,8 @@ def _checkpointed(policy: Any) -> Any:
     return functools.partial(checkpoint, use_reentrant=False, context_fn=context)
 
 
-def _save_matmuls(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+def save_matmuls(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keep the results of matrix products, recompute everything else."""
     import torch
     from torch.utils.checkpoint import CheckpointPolicy
 
@@ -110,14 +114,14 @@ def _range_only_in_recompute(policy: Any) -> None:
     torch.manual_seed(0)
     start = torch.randn(4, 4)
     x, reference = start.clone().requires_grad_(), start.clone().requires_grad_()
-    _checkpointed(policy)(region, x, [0]).sum().backward()
+    checkpointed(policy)(region, x, [0]).sum().backward()
     region(reference, [0]).sum().backward()
     torch.testing.assert_close(x.grad, reference.grad)
 
 
 def range_policy_matmul() -> None:
     """Under a policy that saves matrix products."""
-    _range_only_in_recompute(_save_matmuls)
+    _range_only_in_recompute(save_matmuls)
 
 
 def range_policy_nothing() -> None:
@@ -137,7 +141,8 @@ def range_policy_everything() -> None:
     _range_only_in_recompute(_save_everything)
 
 
-def _sharded_moe(*, prefetch: bool) -> Any:
+def sharded_moe(*, prefetch: bool) -> Any:
+    """Build the MoE blocks with FSDP2: each block's experts a unit of their own."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -161,10 +166,10 @@ def _fsdp2_moe(*, prefetch: bool) -> None:
 
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randn(4, 8, generator=generator) for _ in range(5)]
-    model = _sharded_moe(prefetch=prefetch)
-    model.run_block = _checkpointed(_save_matmuls)
+    model = sharded_moe(prefetch=prefetch)
+    model.run_block = checkpointed(save_matmuls)
     got = reproduce.train(model, batches)
-    reproduce.assert_same_training(got, reproduce.train(_sharded_moe(prefetch=prefetch), batches))
+    reproduce.assert_same_training(got, reproduce.train(sharded_moe(prefetch=prefetch), batches))
 
 
 def fsdp2_moe() -> None:
