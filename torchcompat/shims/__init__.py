@@ -5,4 +5,9 @@ from __future__ import annotations
 __all__ = ["KEYS"]
 
 #: Keys in the order in which ``apply_all()`` takes them; each names its module here.
-KEYS: tuple[str, ...] = ("sac_profiler", "sac_fsdp_ops")
+KEYS: tuple[str, ...] = (
+    "sac_profiler",
+    "sac_fsdp_ops",
+    "dtensor_alias",
+    "register_op_strategy",
+)
