@@ -115,8 +115,15 @@ def _run_tests(session: nox.Session, *arguments: str, env: dict[str, str] | None
         "tests/test_laziness.py",
         "tests/test_builds.py",
     ]
+    spread = [] if session.posargs else ["-n2", "--dist=loadgroup"]
     session.run(
-        "python", "-m", "pytest", *arguments, *chosen, env={"OMP_NUM_THREADS": "1", **(env or {})}
+        "python",
+        "-m",
+        "pytest",
+        *spread,
+        *arguments,
+        *chosen,
+        env={"OMP_NUM_THREADS": "1", **(env or {})},
     )
 
 
@@ -253,7 +260,9 @@ def downstream(session: nox.Session) -> None:
         session.error(f"no such client; there are: {', '.join(client['name'] for client in clients)}")
     for client in chosen:
         _install_torch(session, client["torch"])
-        session.install("-e", ".", *client["install"])
+        session.install("-e", ".")
+        for arguments in client["install"]:
+            session.install(*arguments)
         session.run("python", *client["run"])
 
 
