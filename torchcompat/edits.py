@@ -33,6 +33,7 @@ __all__ = [
     "Change",
     "Edit",
     "ReplaceAttr",
+    "is_replaced",
 ]
 
 
@@ -87,6 +88,11 @@ class Edit(Protocol):
 # Replacements that are in place, by id: a shim may build on another's, and the engine
 # settles who may, but nobody may build on a foreign patch.
 _placed: dict[int, Any] = {}
+
+
+def is_replaced(target: str) -> bool:
+    """Whether a replacement of ours is what ``"module:attribute.path"`` holds now."""
+    return id(lookup(target, None)) in _placed
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["assert_same_training", "moe_blocks", "train"]
+__all__ = ["assert_same_training", "batches", "cpu_mesh", "moe_blocks", "train", "whole"]
 
 
 def moe_blocks(width: int = 8, blocks: int = 3, seed: int = 0) -> torch.nn.Module:
@@ -49,6 +49,22 @@ def _plain(block: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def batches(count: int = 5, shape: tuple[int, ...] = (4, 8), seed: int = 1) -> list[torch.Tensor]:
+    """Return the same random batches on every rank."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=generator) for _ in range(count)]
+
+
+def cpu_mesh() -> Any:
+    """Return a one-dimensional device mesh over all ranks, on the CPU."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
 def train(
     model: torch.nn.Module, batches: Iterable[torch.Tensor], *, lr: float = 0.1
 ) -> tuple[list[float], list[torch.Tensor]]:
@@ -66,12 +82,13 @@ def train(
         loss.backward()
         losses.append(float(loss.detach()))
         optimizer.step()
-    return losses, [_whole(p.grad) for p in model.parameters() if p.grad is not None]
+    return losses, [whole(p.grad) for p in model.parameters() if p.grad is not None]
 
 
-def _whole(grad: Any) -> torch.Tensor:
-    whole: torch.Tensor = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
-    return whole.detach().clone()
+def whole(tensor: Any) -> torch.Tensor:
+    """Return a copy of a tensor, a sharded one gathered."""
+    gathered: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return gathered.detach().clone()
 
 
 def assert_same_training(

@@ -10,4 +10,9 @@ KEYS: tuple[str, ...] = (
     "sac_fsdp_ops",
     "dtensor_alias",
     "register_op_strategy",
+    "fsdp_recompute_cast",
+    "fsdp_uniform_reduce_dtype",
+    "fsdp_accumulated_grad_guard",
+    "fsdp_unused_params",
+    "gloo_reduce_scatter_avg",
 )
