@@ -15,4 +15,5 @@ KEYS: tuple[str, ...] = (
     "fsdp_accumulated_grad_guard",
     "fsdp_unused_params",
     "gloo_reduce_scatter_avg",
+    "clip_grad_mixed_mesh",
 )
