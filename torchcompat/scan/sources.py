@@ -1,0 +1,145 @@
+"""Finding and reading the files of a scan."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import TorchCompatError
+from .names import Scope, build_scopes
+
+__all__ = ["UNREADABLE", "Module", "PathError", "Project", "python_files", "read_module"]
+
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env", "build", "dist"})
+#: What :func:`read_module` raises.
+UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
+#: A comment that keeps a line out of the report.
+_IGNORE = re.compile(r"#.*\btorchcompat:\s*ignore\b")
+
+
+class PathError(TorchCompatError):
+    """A path that cannot be scanned."""
+
+
+def python_files(paths: Iterable[str]) -> Iterator[Path]:
+    """Yield the Python files under ``paths``; a file named itself is taken whatever its suffix.
+
+    Raises:
+        PathError: a path does not exist.
+    """
+    seen: set[Path] = set()
+    for name in paths:
+        root = Path(name)
+        if not root.exists():
+            raise PathError(f"there is no file or folder {name!r}")
+        for path in [root] if root.is_file() else _under(root):
+            if path not in seen:
+                seen.add(path)
+                yield path
+
+
+def _under(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if f not in _SKIPPED and not f.startswith("."))
+        for name in sorted(files):
+            if name.endswith((".py", ".pyi")) and not name.startswith("."):
+                yield Path(folder, name)
+
+
+@dataclass(slots=True)
+class Module:
+    """One parsed file.
+
+    Attributes:
+        path: as it was given, for reports.
+        name: the dotted name, as far as ``__init__.py`` files tell it.
+        is_package: whether it is an ``__init__.py``.
+        lines: the source.
+        tree: the syntax tree.
+        scope: its global names.
+        scopes: every scope by the id of its node.
+    """
+
+    path: str
+    name: str
+    is_package: bool
+    lines: list[str]
+    tree: ast.Module
+    scope: Scope
+    scopes: dict[int, Scope]
+
+    def ignored(self, first: int, last: int) -> bool:
+        """Whether a comment on lines ``first`` to ``last`` (from 1) asks for silence."""
+        return any(_IGNORE.search(line) for line in self.lines[first - 1 : last])
+
+    def column(self, line: int, offset: int) -> int:
+        """Turn ast's offset in bytes into a column that counts characters from 1."""
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return len(text.encode()[:offset].decode(errors="ignore")) + 1
+
+
+def read_module(path: Path, *, always: bool = False) -> Module | None:
+    """Parse one file; None where it does not mention torch, and so has nothing to find.
+
+    Raises:
+        OSError, SyntaxError, ValueError, RecursionError, MemoryError: it cannot be read,
+            or is no Python that this version reads.
+    """
+    data = path.read_bytes()
+    if b"torch" not in data and not always:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the scanned code's own, such as invalid escapes
+        tree = ast.parse(data, filename=str(path))
+    name, is_package = _dotted(path)
+    scopes = build_scopes(tree, name, is_package=is_package)
+    text = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    return Module(path.as_posix(), name, is_package, text.split("\n"), tree, scopes[id(tree)], scopes)
+
+
+def _dotted(path: Path) -> tuple[str, bool]:
+    is_package = path.stem == "__init__"
+    parts = [] if is_package else [path.stem]
+    parts.extend(_packages(path.parent.resolve()))
+    return ".".join(reversed(parts)), is_package
+
+
+@functools.lru_cache(maxsize=4096)
+def _packages(folder: Path) -> tuple[str, ...]:
+    """The packages that a folder is in, innermost first."""
+    if not (folder / "__init__.py").exists():
+        return ()
+    return (folder.name, *_packages(folder.parent))
+
+
+class Project:
+    """The scanned files by dotted name, so that a name can be followed across them.
+
+    Only files that a name leads to are read, and kept: the trees of a large code base
+    would fill the memory.
+    """
+
+    def __init__(self, paths: Iterable[Path] = ()) -> None:
+        self._paths: dict[str, Path] = {}
+        self._modules: dict[str, Module | None] = {}
+        for path in paths:
+            self._paths.setdefault(_dotted(path)[0], path)
+
+    def find(self, dotted: str) -> tuple[Module, str] | None:
+        """Split a dotted name into a scanned module and one name in it."""
+        module_name, _, name = dotted.rpartition(".")
+        if module_name not in self._paths:
+            return None
+        if module_name not in self._modules:
+            try:
+                self._modules[module_name] = read_module(self._paths[module_name], always=True)
+            except UNREADABLE:
+                self._modules[module_name] = None
+        module = self._modules[module_name]
+        return None if module is None else (module, name)
