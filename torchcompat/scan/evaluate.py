@@ -20,6 +20,7 @@ from packaging.version import Version
 from .frames import Frame, Function
 from .names import Binding, Kind, Position, Scope, position
 from .sources import Project
+from .specials import asks_for_torch, special_call
 from .values import (
     BUILTINS,
     COMPARISONS,
@@ -34,12 +35,9 @@ from .values import (
 )
 from .versions import TorchVersion
 
-__all__ = ["COMPARE_VERSION", "Evaluator"]
+__all__ = ["Evaluator"]
 
 _TORCH_VERSION = frozenset({"torch.__version__", "torch.torch_version.__version__"})
-_METADATA = frozenset({"importlib.metadata.version", "importlib_metadata.version"})
-#: A helper of another distribution that frameworks use: its real behaviour is below.
-COMPARE_VERSION = "lightning_utilities.core.imports.compare_version"
 _NUMBERS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -286,7 +284,7 @@ class Evaluator:
     def bound(self, binding: Binding, frame: Frame) -> Any:
         """Evaluate what a name was bound to."""
         if binding.kind is Kind.IMPORT:
-            return self._imported(binding.dotted)
+            return self.imported(binding.dotted)
         if binding.kind is Kind.FUNCTION and binding.function is not None:
             return Function(binding.function, frame)
         if binding.value is None:
@@ -309,7 +307,7 @@ class Evaluator:
             self.used = self.used or before
         return value
 
-    def _imported(self, dotted: str) -> Any:
+    def imported(self, dotted: str) -> Any:
         """Follow an imported name to its value, if it is in the scanned code."""
         if dotted in _TORCH_VERSION:
             self.used = True
@@ -328,7 +326,7 @@ class Evaluator:
     def _attribute(self, node: ast.Attribute, frame: Frame) -> Any:
         owner = self.inner(node.value, frame)
         if isinstance(owner, Ref):
-            return self._imported(f"{owner.dotted}.{node.attr}")
+            return self.imported(f"{owner.dotted}.{node.attr}")
         return attribute(owner, node.attr)
 
     # -- calls -----------------------------------------------------------------------
@@ -347,7 +345,7 @@ class Evaluator:
 
     def called(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call something that the scanned code calls, if it is known."""
-        if _asks_for_torch(function):
+        if asks_for_torch(function):
             return True
         if isinstance(function, Function):
             from .functions import call
@@ -361,7 +359,7 @@ class Evaluator:
         if not isinstance(function, Ref):
             raise Unreadable("a call")
         dotted = function.dotted
-        special = self._special(dotted, args, kwargs)
+        special = special_call(self, dotted, args, kwargs)
         if special is not None:
             return special
         real = BUILTINS.get(dotted.removeprefix("builtins.")) or known_function(dotted)
@@ -369,28 +367,6 @@ class Evaluator:
             raise Unreadable(dotted)
         self.specifier = self.specifier or real is SpecifierSet
         return guarded(real, *args, **kwargs)
-
-    def _special(self, dotted: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Calls whose answer depends on torch, or that take what is imported; else None."""
-        first = args[0] if args else None
-        if dotted in _METADATA and first == "torch":
-            self.used = True
-            return str(self.version)
-        if dotted in ("importlib.import_module", "importlib.util.find_spec") and isinstance(first, str):
-            return Ref(first)
-        if dotted == "builtins.getattr" and isinstance(first, Ref) and isinstance(args[1], str):
-            return self._imported(f"{first.dotted}.{args[1]}")
-        if dotted == "builtins.hasattr" and first == Ref("torch.version"):
-            return args[1] in ("__version__", "cuda", "debug", "git_version", "hip")
-        if dotted == "builtins.map" and len(args) == 2:
-            return [self.called(first, [item], {}) for item in guarded(list, args[1])]
-        if dotted == COMPARE_VERSION and first == "torch" and len(args) == 3:
-            self.used = True
-            found = Version(self.version)
-            if kwargs.get("use_base_version"):
-                found = Version(found.base_version)
-            return self.called(args[1], [found, guarded(Version, args[2])], {})
-        return None
 
     def _isinstance(self, node: ast.Call, frame: Frame) -> bool:
         types = {"str": str, "int": int, "float": float, "tuple": tuple, "list": list}
@@ -402,12 +378,6 @@ class Evaluator:
             if wanted.dotted.endswith("packaging.version.Version"):
                 return isinstance(value, Version)
         raise Unreadable("isinstance")
-
-
-def _asks_for_torch(function: Any) -> bool:
-    """Whether a helper asks if torch is installed: a scan is about builds of it."""
-    name = function.definition.name if isinstance(function, Function) else getattr(function, "dotted", "")
-    return name.rpartition(".")[2].lstrip("_") == "is_torch_available"
 
 
 def _choose(bindings: list[Binding], at: Position | None) -> Binding:

@@ -17,7 +17,7 @@ _TALKERS = frozenset({"log", "logger", "logging", "print", "warnings"})
 _CACHES = frozenset({"lru_cache", "cache"})
 
 
-class _Return(Exception):  # noqa: N818 - the way out of a body, not an error
+class _Return(Exception):
     def __init__(self, value: Any) -> None:
         super().__init__()
         self.value = value

@@ -11,10 +11,11 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from .evaluate import COMPARE_VERSION, Evaluator
+from .evaluate import Evaluator
 from .frames import Frame, Function
 from .model import Answer
 from .sources import Project
+from .specials import COMPARE_VERSION
 from .table import RELEASES, line_of
 from .values import COMPARISONS, Attribute, Raised, Ref, Unreadable
 from .versions import LooseVersion, StrictVersion, TorchVersion

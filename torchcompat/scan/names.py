@@ -179,7 +179,9 @@ class _Builder:
                 scope.stars.append(base)
                 continue
             dotted = f"{base}.{alias.name}"
-            self._bind(scope, alias.asname or alias.name, Binding(Kind.IMPORT, at, direct, dotted=dotted))
+            self._bind(
+                scope, alias.asname or alias.name, Binding(Kind.IMPORT, at, direct, dotted=dotted)
+            )
 
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -188,9 +190,7 @@ class _Builder:
         parts = parts[: len(parts) - (node.level - 1)]
         return ".".join([*parts, *([node.module] if node.module else [])])
 
-    def _assign(
-        self, target: ast.expr, value: ast.expr | None, scope: Scope, *, direct: bool
-    ) -> None:
+    def _assign(self, target: ast.expr, value: ast.expr | None, scope: Scope, *, direct: bool) -> None:
         if value is None:
             return
         at = position(target)

@@ -7,14 +7,16 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Patch", "patches_of"]
+__all__ = ["PATCHING", "Patch", "patches_of"]
 
 #: Resolves an expression to the dotted name that it stands for.
 Resolve = Callable[[ast.expr], "str | None"]
 
+#: The nodes that can be a patch.
+PATCHING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.Call)
 _MUTATORS = frozenset(
-    "add update discard remove clear pop append extend insert setdefault difference_update "
-    "intersection_update symmetric_difference_update register".split()
+    ("add", "update", "discard", "remove", "clear", "pop", "append", "extend", "insert", "setdefault")
+    + ("difference_update", "intersection_update", "symmetric_difference_update", "register")
 )
 #: Method names that torch's own modules and classes have too, as functions to call.
 _AMBIGUOUS = frozenset({"add", "clear", "pop", "remove", "insert", "register", "append", "update"})

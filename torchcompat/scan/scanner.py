@@ -12,9 +12,9 @@ from .frames import Frame
 from .gates import Judge, Judgement
 from .model import Finding, Place, Scan
 from .names import Scope, inner_scope
-from .patches import Patch, patches_of
+from .patches import PATCHING, Patch, patches_of
 from .replaces import Replacements
-from .sources import UNREADABLE, Module, Project, python_files, read_module
+from .sources import UNREADABLE, Module, Project, python_files
 from .table import BUILDS
 from .values import Unreadable
 
@@ -39,7 +39,7 @@ def scan(paths: Iterable[str], shims: Iterable[Shim] = (), builds: Sequence[str]
     replacements = Replacements(shims)
     for path in files:
         try:
-            module = read_module(path)
+            module = project.module(path)
             if module is not None:
                 _Walk(module, project, judge, replacements, result).run()
         except UNREADABLE as error:
@@ -80,8 +80,9 @@ class _Walk:
 
     def _visit(self, node: ast.AST, scope: Scope) -> None:
         frame = Frame(self.module, scope)
-        for patch in patches_of(node, lambda expr: self.names.ref(expr, frame)):
-            self._patched(patch)
+        if isinstance(node, PATCHING):
+            for patch in patches_of(node, lambda expr: self.names.ref(expr, frame)):
+                self._patched(patch)
         if isinstance(node, (ast.Compare, ast.Call)) and self._gate(node, frame):
             return
         inner = self.module.scopes.get(id(node)) or inner_scope(node, scope) or scope

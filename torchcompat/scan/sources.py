@@ -17,6 +17,8 @@ from .names import Scope, build_scopes
 __all__ = ["UNREADABLE", "Module", "PathError", "Project", "python_files", "read_module"]
 
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env", "build", "dist"})
+#: How much source to keep the trees of; a tree takes about twenty times as much.
+_KEPT_BYTES = 16_000_000
 #: What :func:`read_module` raises.
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 #: A comment that keeps a line out of the report.
@@ -84,15 +86,17 @@ class Module:
         return len(text.encode()[:offset].decode(errors="ignore")) + 1
 
 
-def read_module(path: Path, *, always: bool = False) -> Module | None:
-    """Parse one file; None where it does not mention torch, and so has nothing to find.
+def read_module(path: Path, *, about: bytes = b"torch") -> Module | None:
+    """Parse one file; None where it does not say ``about``, and so has nothing to find.
+
+    When names are followed, packages' ``__init__.py`` count always: names pass through them.
 
     Raises:
         OSError, SyntaxError, ValueError, RecursionError, MemoryError: it cannot be read,
             or is no Python that this version reads.
     """
     data = path.read_bytes()
-    if b"torch" not in data and not always:
+    if about not in data.lower() and (path.stem != "__init__" or about == b"torch"):
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the scanned code's own, such as invalid escapes
@@ -119,27 +123,62 @@ def _packages(folder: Path) -> tuple[str, ...]:
 
 
 class Project:
-    """The scanned files by dotted name, so that a name can be followed across them.
+    """The code around the scanned files, so that a name can be followed across files.
 
-    Only files that a name leads to are read, and kept: the trees of a large code base
-    would fill the memory.
+    Names are looked for on disk, next to the scanned files' outermost packages, so that a
+    hook that passes single files finds the helpers of the others. Only files that may say
+    something about versions are read for that. Trees are kept up to a limit: those of a
+    large code base would fill the memory.
     """
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
-        self._paths: dict[str, Path] = {}
-        self._modules: dict[str, Module | None] = {}
-        for path in paths:
-            self._paths.setdefault(_dotted(path)[0], path)
+        self._roots = tuple(dict.fromkeys(_root(path) for path in paths))
+        self._located: dict[str, Path | None] = {}
+        self._modules: dict[Path, Module | None] = {}
+        self._room = _KEPT_BYTES
+
+    def module(self, path: Path) -> Module | None:
+        """Return the parsed file, as :func:`read_module` does."""
+        key = path.resolve()
+        if self._modules.get(key) is not None:
+            return self._modules[key]
+        module = read_module(path)
+        size = 0 if module is None else sum(map(len, module.lines))
+        if module is not None and size <= self._room:
+            self._room -= size
+            self._modules[key] = module
+        return module
 
     def find(self, dotted: str) -> tuple[Module, str] | None:
-        """Split a dotted name into a scanned module and one name in it."""
+        """Split a dotted name into a module of the project and one name in it."""
         module_name, _, name = dotted.rpartition(".")
-        if module_name not in self._paths:
+        if module_name not in self._located:
+            self._located[module_name] = self._locate(module_name)
+        path = self._located[module_name]
+        if path is None:
             return None
-        if module_name not in self._modules:
+        if path not in self._modules:
             try:
-                self._modules[module_name] = read_module(self._paths[module_name], always=True)
+                self._modules[path] = read_module(path, about=b"version")
             except UNREADABLE:
-                self._modules[module_name] = None
-        module = self._modules[module_name]
+                self._modules[path] = None  # reported where the file itself is scanned
+        module = self._modules[path]
         return None if module is None else (module, name)
+
+    def _locate(self, module_name: str) -> Path | None:
+        parts = module_name.split(".")
+        if not all(part.isidentifier() for part in parts) or parts[0] == "torch":
+            return None
+        for root in self._roots:
+            folder = root.joinpath(*parts)
+            for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py")):
+                if path.is_file():
+                    return path
+        return None
+
+
+def _root(path: Path) -> Path:
+    folder = path.resolve().parent
+    for _ in _packages(folder):
+        folder = folder.parent
+    return folder

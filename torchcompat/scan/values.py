@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,11 +30,11 @@ __all__ = [
 ]
 
 
-class Unreadable(Exception):  # noqa: N818 - it is no error, but a "don't know"
+class Unreadable(Exception):
     """The expression is not one of those that can be evaluated."""
 
 
-class Raised(Exception):  # noqa: N818 - the scanned code's exception, as an answer
+class Raised(Exception):
     """The scanned code would raise this."""
 
     def __init__(self, error: BaseException) -> None:
@@ -41,7 +42,8 @@ class Raised(Exception):  # noqa: N818 - the scanned code's exception, as an ans
         self.error = error
 
     def __str__(self) -> str:
-        return f"raises {type(self.error).__name__}: {' '.join(str(self.error).split())[:80]}"
+        said = " ".join(str(self.error).split())[:80]
+        return f"raises {type(self.error).__name__} ({said})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,20 @@ class Attribute:
 
 
 #: Values that may be compared, indexed and passed on.
-PLAIN = (str, int, float, bool, tuple, list, dict, set, type(None), Version, LooseVersion, StrictVersion)
+PLAIN = (
+    *(str, int, float, bool, tuple, list, dict, set, type(None)),
+    *(Version, LooseVersion, StrictVersion, re.Match),
+)
 
 _VERSION_PARTS = frozenset(
-    "major minor micro release base_version public local pre dev post epoch "
-    "is_prerelease is_devrelease is_postrelease".split()
+    ("major", "minor", "micro", "release", "base_version", "public", "local", "pre", "dev", "post")
+    + ("epoch", "is_prerelease", "is_devrelease", "is_postrelease")
 )
 _LOOSE_PARTS = frozenset({"version", "vstring", "prerelease"})
 _STR_METHODS = frozenset(
-    "split rsplit partition rpartition startswith endswith strip lstrip rstrip replace lower upper "
-    "isdigit isnumeric isdecimal removesuffix removeprefix find rfind index count join".split()
+    ("split", "rsplit", "partition", "rpartition", "startswith", "endswith", "strip", "lstrip")
+    + ("rstrip", "replace", "lower", "upper", "isdigit", "isnumeric", "isdecimal", "removesuffix")
+    + ("removeprefix", "find", "rfind", "index", "count", "join")
 )
 _MAX_SIZE = 10_000
 
@@ -82,6 +88,7 @@ def attribute(owner: Any, name: str) -> Any:
         return guarded(getattr, owner, name)
     known = (
         (isinstance(owner, str) and name in _STR_METHODS)
+        or (isinstance(owner, re.Match) and name in ("group", "groups"))
         or (isinstance(owner, dict) and name in ("keys", "get"))
         or (isinstance(owner, SpecifierSet) and name == "contains")
     )
@@ -100,6 +107,22 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise Unreadable("a value that grows")
     return value
 
+
+def _matching(name: str) -> Callable[..., Any]:
+    """A function of ``re`` that leaves patterns alone which can take for ever."""
+
+    def match(pattern: Any, text: Any, *rest: Any) -> Any:
+        if not isinstance(pattern, str) or rest or _REPEATED_GROUP.search(pattern):
+            raise Unreadable("a pattern")
+        try:
+            return getattr(re, name)(pattern, text)
+        except re.error as error:
+            raise Unreadable("a pattern") from error
+
+    return match
+
+
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 #: Builtins that gates use.
 BUILTINS: dict[str, Callable[..., Any]] = {
@@ -135,6 +158,7 @@ REAL: dict[str, Callable[..., Any]] = {
     "packaging.version.parse": parse_version,
     "packaging.specifiers.SpecifierSet": SpecifierSet,
     "torch.torch_version.TorchVersion": TorchVersion,
+    **{f"re.{name}": _matching(name) for name in ("match", "search", "fullmatch")},
     **{f"operator.{name}": getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
 }
 
