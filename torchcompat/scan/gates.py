@@ -201,8 +201,8 @@ class Judge:
     def _judged(
         self, node: ast.expr, frame: Frame, rule: str, meant: Callable[[str], Any]
     ) -> Judgement | None:
-        on_releases = {str(self._answer(raw, node, frame)) for raw in RELEASES}
-        if len(on_releases) == 1:
+        got_on_releases = {str(self._answer(raw, node, frame)) for raw in RELEASES}
+        if len(got_on_releases) == 1 and len({meant(raw) for raw in RELEASES}) == 1:
             return None  # it does not ask for the line, but for the kind of build
         answers = []
         for raw in self.builds:

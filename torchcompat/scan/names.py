@@ -134,8 +134,10 @@ class _Builder:
             self._import(node, scope, direct=direct)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            # A value counts from the end of its statement: ``x = x.strip()``.
+            at = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
             for target in targets:
-                self._assign(target, node.value, scope, direct=direct)
+                self._assign(target, node.value, at, scope, direct=direct)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             scope.not_ours.update(node.names)
         elif isinstance(node, ast.Try):
@@ -190,10 +192,11 @@ class _Builder:
         parts = parts[: len(parts) - (node.level - 1)]
         return ".".join([*parts, *([node.module] if node.module else [])])
 
-    def _assign(self, target: ast.expr, value: ast.expr | None, scope: Scope, *, direct: bool) -> None:
+    def _assign(
+        self, target: ast.expr, value: ast.expr | None, at: Position, scope: Scope, *, direct: bool
+    ) -> None:
         if value is None:
             return
-        at = position(target)
         if isinstance(target, ast.Name):
             self._bind(scope, target.id, Binding(Kind.VALUE, at, direct, value=value))
         elif isinstance(target, (ast.Tuple, ast.List)):

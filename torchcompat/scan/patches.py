@@ -15,8 +15,11 @@ Resolve = Callable[[ast.expr], "str | None"]
 #: The nodes that can be a patch.
 PATCHING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.Call)
 _MUTATORS = frozenset(
-    ("add", "update", "discard", "remove", "clear", "pop", "append", "extend", "insert", "setdefault")
-    + ("difference_update", "intersection_update", "symmetric_difference_update", "register")
+    (
+        *("add", "update", "discard", "remove", "clear", "pop", "append", "extend", "insert"),
+        *("setdefault", "register", "difference_update", "intersection_update"),
+        "symmetric_difference_update",
+    )
 )
 #: Method names that torch's own modules and classes have too, as functions to call.
 _AMBIGUOUS = frozenset({"add", "clear", "pop", "remove", "insert", "register", "append", "update"})

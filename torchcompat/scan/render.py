@@ -29,9 +29,9 @@ def advice(finding: Finding) -> str:
     """Say what to write instead."""
     parts = []
     if finding.shims:
-        keys = " and ".join(finding.shims)
+        keys = f"shim{'' if len(finding.shims) == 1 else 's'} {' and '.join(finding.shims)}"
         what = "what it guards" if finding.is_gate else "it"
-        parts.append(f"the shim {keys} may replace {what}: torchcompat explain {finding.shims[0]}")
+        parts.append(f"the {keys} may replace {what}: torchcompat explain {finding.shims[0]}")
     if finding.is_gate:
         parts.append(_ADVICE[finding.rule])
     elif not finding.shims:
@@ -42,7 +42,7 @@ def advice(finding: Finding) -> str:
 def message(finding: Finding) -> str:
     """Say in one sentence what was found."""
     if not finding.is_gate:
-        return f"{finding.target} of torch is patched by hand ({finding.note})"
+        return f"{finding.target} is patched by hand ({finding.note})"
     if not finding.wrong:
         return f"right on all {finding.tried} builds tried"
     return "; ".join(_wrong(finding.wrong))

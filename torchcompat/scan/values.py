@@ -68,14 +68,18 @@ PLAIN = (
 )
 
 _VERSION_PARTS = frozenset(
-    ("major", "minor", "micro", "release", "base_version", "public", "local", "pre", "dev", "post")
-    + ("epoch", "is_prerelease", "is_devrelease", "is_postrelease")
+    (
+        *("major", "minor", "micro", "release", "base_version", "public", "local", "pre", "dev"),
+        *("post", "epoch", "is_prerelease", "is_devrelease", "is_postrelease"),
+    )
 )
 _LOOSE_PARTS = frozenset({"version", "vstring", "prerelease"})
 _STR_METHODS = frozenset(
-    ("split", "rsplit", "partition", "rpartition", "startswith", "endswith", "strip", "lstrip")
-    + ("rstrip", "replace", "lower", "upper", "isdigit", "isnumeric", "isdecimal", "removesuffix")
-    + ("removeprefix", "find", "rfind", "index", "count", "join")
+    (
+        *("split", "rsplit", "partition", "rpartition", "startswith", "endswith", "strip", "lstrip"),
+        *("rstrip", "replace", "lower", "upper", "isdigit", "isnumeric", "isdecimal", "join"),
+        *("removesuffix", "removeprefix", "find", "rfind", "index", "count"),
+    )
 )
 _MAX_SIZE = 10_000
 
