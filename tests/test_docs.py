@@ -48,7 +48,9 @@ def test_the_readme_names_every_state_and_variable():
 @pytest.mark.parametrize("shim", list(Registry(plugins=False)), ids=lambda shim: shim.key)
 def test_every_shim_is_in_the_readme_and_in_the_changelog(shim):
     assert re.search(rf"^\| `{shim.key}` \|", README, re.MULTILINE)
-    entry = re.search(rf"^- `{shim.key}`(?: \(opt-in\))?:.*?(?=^- |^#)", CHANGELOG, re.MULTILINE | re.DOTALL)
+    entry = re.search(
+        rf"^- `{shim.key}`(?: \(opt-in\))?:.*?(?=^- |^#)", CHANGELOG, re.MULTILINE | re.DOTALL
+    )
     assert entry is not None
     assert "Builds:" in entry[0]
     assert "pstream" in entry[0]
