@@ -70,12 +70,12 @@ class _Player:
         if not reverted and order and set(order) & set("AL"):
             answer["problems"] = self._broken_pickles(pickles)
             self._revert()
+        answer["words"] = self._in_words()
         if before is not None:
             answer["problems"] += self._changed(before, pickles)
             self._apply()
-            self._revert_all()
+            self._revert()
             answer["problems"] += self._changed(before, pickles)
-        answer["words"] = {f"{name}": text for name, text in self._in_words().items()}
         return answer
 
     # -- words -----------------------------------------------------------------------
@@ -109,7 +109,12 @@ class _Player:
                 torchcompat.revert(key)
 
     def _revert_all(self) -> None:
-        self._revert()
+        import torchcompat
+
+        if all(torchcompat.status()[key].reversible for key in self.keys):
+            torchcompat.revert_all()
+        else:
+            self._revert()
 
     # -- pictures --------------------------------------------------------------------
 
@@ -246,6 +251,10 @@ def _words(value: Any) -> str:
         return f"set {sorted(_plain(item) for item in value)}"
     if isinstance(value, dict):
         return f"dict {sorted(_plain(key) for key in value)}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__} {[_plain(item) for item in value]}"
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return repr(value)
     return type(value).__qualname__
 
 

@@ -15,6 +15,8 @@ import pytest
 if TYPE_CHECKING:
     from .report import Report
 
+__all__ = ["torchcompat_applied"]
+
 _OPTION = "--torchcompat"
 _EVERYTHING = "all"
 _QUIET = frozenset({"not_affected", "already_fixed", "opt_in", "retired"})

@@ -7,9 +7,15 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-__all__ = ["Binding", "Kind", "Position", "Scope", "build_scopes", "inner_scope", "position"]
+__all__ = ["SCOPED", "Binding", "Kind", "Position", "Scope", "build_scopes", "inner_scope", "position"]
 
 Position = tuple[int, int]
+
+#: The nodes whose names are their own.
+SCOPED = (
+    *(ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda),
+    *(ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp),
+)
 
 
 class Kind(enum.Enum):

@@ -82,7 +82,8 @@ def _text(scan: Scan) -> str:
     if scan.unread:
         places = ", ".join(f"{place.path}:{place.line}" for place, _ in scan.unread[:_SHOWN])
         more = " ..." if len(scan.unread) > _SHOWN else ""
-        lines.append(f"note: {_count(len(scan.unread), 'gate')} could not be evaluated: {places}{more}")
+        unread = _count(len(scan.unread), "gate")
+        lines.append(f"note: {unread} could not be evaluated from the code alone: {places}{more}")
     lines.extend(f"note: {path} could not be read: {reason}" for path, reason in scan.broken)
     return "\n".join(lines) + "\n"
 

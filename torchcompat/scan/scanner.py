@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from ..shim import Shim
 from .evaluate import Evaluator
 from .frames import Frame
 from .gates import Judge, Judgement
 from .model import Finding, Place, Scan
-from .names import Scope, inner_scope
+from .names import SCOPED, Scope, inner_scope
 from .patches import PATCHING, Patch, patches_of
 from .replaces import Replacements
 from .sources import UNREADABLE, Module, Project, python_files
@@ -19,6 +21,8 @@ from .table import BUILDS
 from .values import Unreadable
 
 __all__ = ["scan"]
+
+_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.alias)
 
 
 def scan(paths: Iterable[str], shims: Iterable[Shim] = (), builds: Sequence[str] = BUILDS) -> Scan:
@@ -37,6 +41,22 @@ def scan(paths: Iterable[str], shims: Iterable[Shim] = (), builds: Sequence[str]
     project = Project(files)
     judge = Judge(project, builds)
     replacements = Replacements(shims)
+    # Trees hold no cycles; collecting them again and again takes half of the time.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        _scan_files(files, project, judge, replacements, result)
+    finally:
+        if collects:
+            gc.enable()
+    result.found.sort(key=lambda finding: finding.place)
+    result.unread.sort()
+    return result
+
+
+def _scan_files(
+    files: list[Path], project: Project, judge: Judge, replacements: Replacements, result: Scan
+) -> None:
     for path in files:
         try:
             module = project.module(path)
@@ -45,9 +65,6 @@ def scan(paths: Iterable[str], shims: Iterable[Shim] = (), builds: Sequence[str]
         except UNREADABLE as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             result.broken.append((path.as_posix(), reason))
-    result.found.sort(key=lambda finding: finding.place)
-    result.unread.sort()
-    return result
 
 
 class _Walk:
@@ -79,17 +96,19 @@ class _Walk:
         self.result.found.extend(self.patches.values())
 
     def _visit(self, node: ast.AST, scope: Scope) -> None:
-        frame = Frame(self.module, scope)
         if isinstance(node, PATCHING):
+            frame = Frame(self.module, scope)
             for patch in patches_of(node, lambda expr: self.names.ref(expr, frame)):
                 self._patched(patch)
-        if isinstance(node, (ast.Compare, ast.Call)) and self._gate(node, frame):
+        if isinstance(node, (ast.Compare, ast.Call)) and self._gate(node, Frame(self.module, scope)):
             return
-        inner = self.module.scopes.get(id(node)) or inner_scope(node, scope) or scope
+        if isinstance(node, SCOPED):
+            scope = self.module.scopes.get(id(node)) or inner_scope(node, scope) or scope
         if isinstance(node, ast.If):
             self.branches.append(node)
         for child in ast.iter_child_nodes(node):
-            self._visit(child, inner)
+            if not isinstance(child, _LEAVES):
+                self._visit(child, scope)
         if isinstance(node, ast.If):
             self.branches.pop()
 
@@ -103,8 +122,7 @@ class _Walk:
                 self.guarded.setdefault(id(test), []).extend(keys)
         first = self.patches.get(patch.target)
         if first is not None:
-            also = tuple(dict.fromkeys((*first.also, place.line)))
-            self.patches[patch.target] = replace(first, also=also)
+            self.patches[patch.target] = replace(first, also=_with(first.also, place, first))
             return
         self.patches[patch.target] = Finding(
             rule=patch.rule,
@@ -136,12 +154,14 @@ class _Walk:
             return False
         if judged is None or self.module.ignored(place.line, place.end_line):
             return judged is not None
+        code = _code(node)
+        wrong = tuple(answer for answer in judged.answers if not answer.right)
+        for number, (first, found) in enumerate(self.gates):
+            if found.code == code and found.rule == judged.rule and found.wrong == wrong:
+                self.gates[number] = (first, replace(found, also=_with(found.also, place, found)))
+                return True
         finding = Finding(
-            rule=judged.rule,
-            place=place,
-            code=_code(node),
-            wrong=tuple(answer for answer in judged.answers if not answer.right),
-            tried=len(judged.answers),
+            rule=judged.rule, place=place, code=code, wrong=wrong, tried=len(judged.answers)
         )
         self.gates.append((node, finding))
         return True
@@ -154,6 +174,11 @@ class _Walk:
             module.column(node.lineno, node.col_offset),
             node.end_lineno or node.lineno,
         )
+
+
+def _with(lines: tuple[int, ...], place: Place, first: Finding) -> tuple[int, ...]:
+    more = () if place.line == first.place.line else (place.line,)
+    return tuple(dict.fromkeys((*lines, *more)))
 
 
 def _code(node: ast.AST) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import TorchCompatError
@@ -140,8 +140,9 @@ class Project:
     def module(self, path: Path) -> Module | None:
         """Return the parsed file, as :func:`read_module` does."""
         key = path.resolve()
-        if self._modules.get(key) is not None:
-            return self._modules[key]
+        known = self._modules.get(key)
+        if known is not None:
+            return replace(known, path=path.as_posix())  # a name led to it first
         module = read_module(path)
         size = 0 if module is None else sum(map(len, module.lines))
         if module is not None and size <= self._room:
