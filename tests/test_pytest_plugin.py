@@ -334,11 +334,19 @@ def test_marked():
     result.stdout.fnmatch_lines(["torchcompat: torch 2.13.0: pending sac_profiler*"])
 
 
-def test_under_exec_with_warnings_as_errors(run, pytester):
+def test_installed_and_under_exec_with_warnings_as_errors(run, pytester, tmp_path, monkeypatch):
     """torchcompat is imported before pytest then, which must not upset pytest."""
     run("def test_one():\n    assert 'range op' in ignored()\n").assert_outcomes(failed=1)
+    info = tmp_path / "site" / "torchcompat_shims-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torchcompat-shims\nVersion: 0.1.0\n")
+    (info / "RECORD").write_text("torchcompat/__init__.py,,\ntorchcompat/pytest_plugin.py,,\n")
+    (info / "entry_points.txt").write_text("[pytest11]\ntorchcompat = torchcompat.pytest_plugin\n")
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    monkeypatch.setenv("PYTHONPATH", f"{info.parent}{os.pathsep}{os.environ['PYTHONPATH']}")
     result = pytester.run(
         *(sys.executable, "-m", "torchcompat", "exec", "--", sys.executable, "-m", "pytest"),
-        *("-p", PLUGIN, "-Werror"),
+        *("-Werror", "--torchcompat"),
     )
     result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["torchcompat: torch 2.13.0: *"])
