@@ -296,6 +296,7 @@ def test_what_cannot_be_evaluated_is_counted_and_not_guessed(scanned):
         "A = A\nB = A >= torch.__version__",
         "A = B\nB = A\nC = A + torch.__version__ >= '2'",
         'A = re.match("(a+)+b", torch.__version__).group(1) >= "2"',
+        'A = re.match("a*a*a*a*a*a*a*a*b", "' + "a" * 400 + '") or torch.__version__ >= "2"',
         'A = torch.__version__ * 10**9 >= "2"',
         'A = torch.__version__.replace(".", "x" * 10**9) >= "2"',
         'A = __import__("os").system("exit 1") == torch.__version__',

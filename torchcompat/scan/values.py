@@ -116,8 +116,10 @@ def _matching(name: str) -> Callable[..., Any]:
     """A function of ``re`` that leaves patterns alone which can take for ever."""
 
     def match(pattern: Any, text: Any, *rest: Any) -> Any:
-        if not isinstance(pattern, str) or rest or _REPEATED_GROUP.search(pattern):
+        if not (isinstance(pattern, str) and isinstance(text, str)) or rest:
             raise Unreadable("a pattern")
+        if _REPEATED_GROUP.search(pattern) or len(_REPEATS.findall(pattern)) > 5 or len(text) > 48:
+            raise Unreadable("a pattern that may take for ever")
         try:
             return getattr(re, name)(pattern, text)
         except re.error as error:
@@ -126,6 +128,7 @@ def _matching(name: str) -> Callable[..., Any]:
     return match
 
 
+_REPEATS = re.compile(r"[*+?{]")
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 #: Builtins that gates use.
