@@ -277,7 +277,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict."""
-    session.install("mypy>=1.15", "packaging>=22")
+    session.install("mypy>=1.15", "packaging>=22", "pytest>=8")
     session.run("mypy")
 
 

@@ -5,6 +5,9 @@ first name that is used, and torch is never imported on its own account.
 
     import torchcompat
     torchcompat.apply_all()
+
+PYTEST_DONT_REWRITE: under ``torchcompat exec -- pytest`` this package is loaded before
+pytest, which would warn that it is too late to rewrite our asserts; there are none.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torchcompat",
         description="Known faults and API breaks of torch, and reversible cures for them.",
-        epilog="Exit codes: 0 fine, 1 something failed, 2 wrong usage.",
+        epilog="Exit codes: 0 fine, 1 something failed or was found, 2 wrong usage.",
     )
     parser.add_argument("--version", action="version", version=f"torchcompat-shims {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -74,6 +74,29 @@ def build_parser() -> argparse.ArgumentParser:
         "--device", choices=("cpu", "cuda"), default="cpu", help="cuda also runs the GPU reproducers"
     )
     sub.add_argument("--json", metavar="FILE", help="write the evidence to FILE ('-' for stdout)")
+
+    sub = command(
+        "scan",
+        _scan,
+        "Find what a code base does to torch by hand: version gates, evaluated on a table of real "
+        "builds, and monkey patches. The code is read and never run; torch is not needed.",
+    )
+    sub.add_argument("paths", metavar="PATH", nargs="+", help="files and folders")
+    sub.add_argument(
+        "--torch",
+        metavar="VERSION",
+        action="append",
+        help="evaluate gates on this build instead of the table (may be given again)",
+    )
+    sub.add_argument(
+        "--format",
+        choices=("text", "json", "sarif", "github"),
+        default="text",
+        help="github: annotations for a GitHub workflow",
+    )
+    sub.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="the same as --format json"
+    )
 
     sub = command(
         "run",
@@ -287,6 +310,25 @@ def _verify(arguments: argparse.Namespace) -> int:
             except OSError as error:
                 raise TorchCompatError(f"the evidence could not be written: {error}") from error
     return FAILED if found.wrong else FINE
+
+
+# -- scan ----------------------------------------------------------------------------
+
+
+def _scan(arguments: argparse.Namespace) -> int:
+    from .default import registry
+    from .scan.render import FORMATS
+    from .scan.scanner import scan
+    from .scan.sources import PathError
+    from .scan.table import BUILDS, parse_builds
+
+    builds = parse_builds(arguments.torch) if arguments.torch else BUILDS
+    try:
+        found = scan(arguments.paths, registry, builds)
+    except PathError as error:
+        raise UsageError(str(error)) from error
+    sys.stdout.write(FORMATS[arguments.format](found))
+    return FAILED if found.findings else FINE
 
 
 # -- run and exec --------------------------------------------------------------------

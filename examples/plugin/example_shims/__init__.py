@@ -1,0 +1,1 @@
+"""Shims that torchcompat finds through this distribution's entry point."""

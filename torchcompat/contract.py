@@ -1,0 +1,264 @@
+"""The child side of :class:`torchcompat.testing.ShimContract`: one order of events.
+
+Run as ``python -c "from torchcompat.contract import main; main()" JSON``; prints one
+line of JSON. Two pictures of the owners that the shims edit are taken: one of the live
+objects, to compare within the process, and one in words, to compare with a process that
+never applied anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+from .errors import TorchCompatError
+from .shim import Shim
+from .targets import lookup, owner_of
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Play the order that the first argument describes, and print what came of it."""
+    asked = json.loads(sys.argv[1])
+    for name in asked["setup"]:
+        import_module(name)
+    from .default import registry
+
+    shims = [registry.get(key) for key in asked["keys"]]
+    print(json.dumps(_Player(shims).play(asked["order"])))
+
+
+class _Player:
+    def __init__(self, shims: list[Shim]) -> None:
+        self.shims = shims
+        self.keys = [shim.key for shim in shims]
+        self.modules = sorted({name for shim in shims for name in shim.modules})
+        self.refused: dict[str, str] = {}
+        self.missing: set[str] = set()
+        self.words: dict[str, Callable[[], object]] = {
+            "T": lambda: import_module("torch"),
+            "M": self._load,
+            "A": self._apply,
+            "L": self._apply_all,
+            "R": self._revert,
+            "X": self._revert_all,
+        }
+
+    def play(self, order: list[str]) -> dict[str, Any]:
+        """Do each word; a picture is taken once everything is loaded and nothing applied."""
+        import torchcompat
+
+        before: dict[Any, Any] | None = None
+        pickles: dict[str, str] = {}
+        for number, word in enumerate(order):
+            self.words[word]()
+            if word == "M" and not set(order[:number]) & set("AL"):
+                before, pickles = self._live(), self._pickles()
+        report = torchcompat.status()
+        states = {key: str(report[key].state) for key in self.keys}
+        answer: dict[str, Any] = {"states": states, "refused": self.refused, "problems": []}
+        reverted = [word for word in order if word in "ALRX"][-1:] in (["R"], ["X"])
+        if "M" not in order:
+            self._load()
+        if not reverted and order and set(order) & set("AL"):
+            answer["problems"] = self._broken_pickles(pickles)
+            self._revert()
+        answer["words"] = self._in_words()
+        if before is not None:
+            answer["problems"] += self._changed(before, pickles)
+            self._apply()
+            self._revert()
+            answer["problems"] += self._changed(before, pickles)
+        return answer
+
+    # -- words -----------------------------------------------------------------------
+
+    def _load(self) -> None:
+        for name in self.modules:
+            try:
+                import_module(name)
+            except ImportError:
+                self.missing.add(name)  # this torch does not have it yet, or no longer
+
+    def _apply(self) -> None:
+        import torchcompat
+
+        for key in self.keys:
+            try:
+                torchcompat.apply(key, force=True)
+            except torchcompat.ApplyError as error:
+                self.refused[key] = str(error)
+
+    def _apply_all(self) -> None:
+        import torchcompat
+
+        torchcompat.apply_all(only=self.keys)
+
+    def _revert(self) -> None:
+        import torchcompat
+
+        for key in reversed(self.keys):
+            if torchcompat.status()[key].reversible:
+                torchcompat.revert(key)
+
+    def _revert_all(self) -> None:
+        import torchcompat
+
+        if all(torchcompat.status()[key].reversible for key in self.keys):
+            torchcompat.revert_all()
+        else:
+            self._revert()
+
+    # -- pictures --------------------------------------------------------------------
+
+    def _targets(self) -> Iterator[str]:
+        """What the shims edit here, aliases included."""
+        for shim in self.shims:
+            if self.missing.intersection(shim.modules):
+                continue
+            try:
+                edits = shim.edits()
+            except (TorchCompatError, AttributeError, ImportError, KeyError):
+                continue  # not a torch that the edits are for: apply has refused it
+            for edit in edits:
+                yield edit.target
+                yield from getattr(edit, "aliases", ())
+
+    def _owners(self) -> dict[str, Any]:
+        """Every module of the shims, their classes, and what holds the targets."""
+        found: dict[str, Any] = {}
+        for name in self.modules:
+            module = sys.modules.get(name)
+            if module is None:
+                continue
+            found[name] = module
+            for attr, value in list(vars(module).items()):
+                if isinstance(value, type) and value.__module__ == name:
+                    found[f"{name}:{attr}"] = value
+        for target in self._targets():
+            try:
+                owner, _ = owner_of(target)
+            except TorchCompatError:
+                continue
+            if hasattr(owner, "__dict__"):
+                found[f"owner of {target}"] = owner
+        return found
+
+    def _live(self) -> dict[str, dict[str, Any]]:
+        return {name: _members(owner) for name, owner in self._owners().items()} | {
+            f"in {target}": {"": _contents(lookup(target, None))} for target in self._targets_here()
+        }
+
+    def _targets_here(self) -> list[str]:
+        return [target for target in self._targets() if ":" in target]
+
+    def _changed(self, before: dict[str, dict[str, Any]], pickles: dict[str, str]) -> list[str]:
+        now = self._live()
+        problems = [
+            f"{owner}: {name} is not what it was"
+            for owner, members in before.items()
+            for name in sorted({*members, *now.get(owner, {})}, key=str)
+            if not _same(members.get(name, _NONE), now.get(owner, {}).get(name, _NONE))
+        ]
+        after = self._pickles()
+        problems += [f"{t}: pickles otherwise than before" for t in pickles if pickles[t] != after[t]]
+        return problems
+
+    def _pickles(self) -> dict[str, str]:
+        return {target: _pickled(lookup(target, None)) for target in self._targets_here()}
+
+    def _broken_pickles(self, before: dict[str, str]) -> list[str]:
+        """What pickled by reference must still do so while the shims are applied."""
+        problems = []
+        for target, kind in before.items():
+            live = lookup(target, None)
+            if kind.startswith("bytes") and callable(live):
+                if not _pickled(live).startswith("bytes"):
+                    problems.append(f"{target}: no longer pickles ({_pickled(live)})")
+                elif pickle.loads(pickle.dumps(live)) is not live:
+                    problems.append(f"{target}: pickles as another object")
+        return problems
+
+    def _in_words(self) -> dict[str, str]:
+        """A digest of each owner's members that is the same in every process."""
+        found = {}
+        for name, owner in self._owners().items():
+            # What is imported on the way differs from order to order and is no edit.
+            said = sorted(
+                f"{attr}={_words(value)}"
+                for attr, value in _members(owner).items()
+                if not isinstance(value, types.ModuleType)
+            )
+            found[name] = hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+        return found
+
+
+class _None:
+    pass
+
+
+_NONE = _None()
+
+
+def _members(owner: Any) -> dict[str, Any]:
+    return {
+        name: _contents(value)
+        for name, value in list(vars(owner).items())
+        if not name.startswith("__") or isinstance(owner, type)
+    }
+
+
+def _contents(value: Any) -> Any:
+    """A copy of a set or dict, so that a change in place is seen."""
+    if isinstance(value, (set, frozenset)):
+        return set(value)
+    return dict(value) if type(value) is dict else value
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, set) and isinstance(b, set):
+        return a == b
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(a[key] is b[key] for key in a)
+    return a is b
+
+
+def _pickled(value: Any) -> str:
+    try:
+        return f"bytes {hashlib.sha256(pickle.dumps(value)).hexdigest()}"
+    except Exception as error:  # pickling raises whatever the object likes
+        return type(error).__name__
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, (classmethod, staticmethod)):
+        return f"{type(value).__name__} {_words(value.__func__)}"
+    if isinstance(value, property):
+        return f"property {_words(value.fget)}"
+    if isinstance(value, types.FunctionType):
+        code = value.__code__
+        return f"{value.__globals__.get('__name__')}.{getattr(code, 'co_qualname', code.co_name)}"
+    if isinstance(value, type):
+        return f"class {value.__module__}.{value.__qualname__}"
+    if isinstance(value, (set, frozenset)):
+        return f"set {sorted(_plain(item) for item in value)}"
+    if isinstance(value, dict):
+        return f"dict {sorted(_plain(key) for key in value)}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__} {[_plain(item) for item in value]}"
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return repr(value)
+    return type(value).__qualname__
+
+
+def _plain(item: Any) -> str:
+    """Text without addresses."""
+    text = str(item)
+    return type(item).__qualname__ if " at 0x" in text else text
