@@ -45,6 +45,7 @@ def test_every_module_lists_what_it_exports():
 FLOORS = [
     ("cli", "__main__", "__init__", "progress", "launch"),
     ("default",),
+    ("evidence",),
     ("verify",),
     ("child",),
     ("engine",),
@@ -53,9 +54,9 @@ FLOORS = [
     ("registry", "import_hooks"),
     ("shims",),
     ("shim", "report", "journal", "settings", "reproduce"),
-    ("edits",),
+    ("edits", "bounds"),
     ("targets", "gate"),
-    ("builds", "errors"),
+    ("builds", "errors", "schema", "scrub"),
 ]
 
 
