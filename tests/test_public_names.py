@@ -43,9 +43,9 @@ def test_every_module_lists_what_it_exports():
 
 
 FLOORS = [
-    ("cli", "__main__", "__init__", "progress", "launch"),
+    ("cli", "__main__", "__init__", "cli_audit", "cli_evidence", "progress", "launch"),
     ("default",),
-    ("evidence",),
+    ("evidence", "audit", "pyproject"),
     ("verify",),
     ("child",),
     ("engine",),
@@ -56,7 +56,7 @@ FLOORS = [
     ("shim", "report", "journal", "settings", "reproduce"),
     ("edits", "bounds"),
     ("targets", "gate"),
-    ("builds", "errors", "schema", "scrub"),
+    ("builds", "errors", "schema", "scrub", "releases"),
 ]
 
 
