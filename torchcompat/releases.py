@@ -53,6 +53,8 @@ def spans(chosen: Iterable[str], among: tuple[str, ...] = RELEASES) -> str:
             runs[-1].append(place)
         else:
             runs.append([place])
-    return ", ".join(
-        among[run[0]] if len(run) == 1 else f"{among[run[0]]} to {among[run[-1]]}" for run in runs
-    )
+    return ", ".join(_run([among[place] for place in run]) for run in runs)
+
+
+def _run(run: list[str]) -> str:
+    return ", ".join(run) if len(run) < 3 else f"{run[0]} to {run[-1]}"
