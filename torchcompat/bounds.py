@@ -13,7 +13,7 @@ def bound_for_fixed(range_: Affected, build: TorchBuild) -> str:
     if build.line is None:
         return f"name this build, {build}, as OUT in builds"
     release = _release(build.line)
-    fixes = [*(fix for fix in range_.fixed_in if fix != release), release]
+    fixes = sorted({*range_.fixed_in, release}, key=lambda fix: TorchBuild.parse(fix).line or ())
     text = f"write fixed_in={tuple(fixes)!r}"
     if build.stage is Stage.NIGHTLY and build.date is not None:
         text += f", first_good_nightly={build.date!r}"

@@ -49,8 +49,8 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 
 def _lines(told: dict[str, Any]) -> Iterator[str]:
-    yield f"from  torch {told['from']}"
-    yield f"to    torch {told['to']}"
+    yield f"from  {told['from']}"
+    yield f"to    {told['to']}"
     for name, (old, new) in told["facts"].items():
         yield f"{name}: {old} -> {new}"
     for name, changes in told["changed"].items():

@@ -91,7 +91,9 @@ def _ranges(requirements: list[Any], where: str) -> Iterator[str]:
                 f"{where}: {text!r} names one file and no range; "
                 f"give the range itself: --torch '>=2.9,<2.16'"
             )
-        yield str(requirement.specifier)
+        # packaging sorts the pieces by their text; people write the lower bound first.
+        pieces = sorted(map(str, requirement.specifier), key=lambda piece: (piece[0] in "<!", piece))
+        yield ",".join(pieces)
 
 
 def _why_none(document: dict[str, Any]) -> str:

@@ -6,8 +6,8 @@ import re
 
 __all__ = ["scrub"]
 
-_PACKAGES = re.compile(r"[^\s'\"`:,;()<>\[\]]*[/\\](?:site|dist)-packages(?=[/\\])")
-_STDLIB = re.compile(r"[^\s'\"`:,;()<>\[\]]*[/\\]lib[/\\]python3\.\d+(?=[/\\])")
+_PACKAGES = re.compile(r"(?:\b[A-Za-z]:)?[^\s'\"`:,;()<>\[\]]*[/\\](?:site|dist)-packages(?=[/\\])")
+_STDLIB = re.compile(r"(?:\b[A-Za-z]:)?[^\s'\"`:,;()<>\[\]]*[/\\]lib[/\\]python3\.\d+(?=[/\\])")
 # Two parts at least: "/tmp" alone, or "N/A", says nothing about a machine.
 _MACHINE = re.compile(
     r"(?<![\w/.<>])(?:file://)?(?:[A-Za-z]:[/\\]|/)"
