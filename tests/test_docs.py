@@ -12,7 +12,7 @@ from torchcompat.registry import Registry
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-PAGES = sorted(ROOT.glob("*.md"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
@@ -63,6 +63,16 @@ def test_the_readmes_shim_table_says_the_ranges():
             assert shim.affected.since in row
         for fix in shim.affected.fixed_in:
             assert fix in row
+
+
+def test_the_readmes_audit_is_as_printed(capsys):
+    shown = re.search(r'\$ torchcompat audit --torch "(.*?)"\n(.*?)```', README, re.DOTALL)
+    assert cli.main(["audit", "--torch", shown[1]]) == 0
+    printed = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    for line in shown[2].splitlines():
+        # More shims may drop out at a bound than README shows.
+        start = " ".join(line.split())
+        assert any(found.startswith(start) for found in printed) or "drop" in start, line
 
 
 @pytest.mark.torch
