@@ -76,10 +76,9 @@ def _section(shim: Shim, found: Sequence[Column]) -> Iterator[str]:
     if shim.retired is not None:
         yield from (f"**Retired:** {_prose(shim.retired)}", "")
     yield from ("**Symptom**", "", "```text", *shim.symptom.splitlines(), "```", "")
-    seen = _seen(shim, found)
-    if seen is not None:
-        label, message = seen
-        yield from (f"In full, on torch {label}:", "", "```text", message, "```", "")
+    label, messages = _seen(shim, found)
+    if messages:
+        yield from (f"In full, on torch {label}:", "", "```text", *messages, "```", "")
     yield from (f"**Cause.** {_prose(shim.cause)}", "")
     yield from (f"**Builds.** Gate: {shim.affected}. Measured: {_measured(shim, found)}.", "")
     yield from (f"**What the cure changes.** {_prose(shim.cure)}", "")
@@ -101,15 +100,15 @@ def _section(shim: Shim, found: Sequence[Column]) -> Iterator[str]:
         yield _row(shim, reproducer, found)
 
 
-def _seen(shim: Shim, found: Sequence[Column]) -> tuple[str, str] | None:
-    """Return an error as the newest build raised it, where it says more than the symptom."""
+def _seen(shim: Shim, found: Sequence[Column]) -> tuple[str, list[str]]:
+    """Return the errors that the newest build with the fault raised, where they say more."""
     for column in reversed([column for column in found if not column.emulated]):
-        for finding in column.findings(shim):
-            message = finding.without.message
-            ours = message.startswith("AssertionError")  # a comparison in the reproducer, no user's text
-            if finding.without.ran is Ran.DOCUMENTED and not ours and message not in shim.symptom:
-                return column.label, message
-    return None
+        raised = [f.without.message for f in column.findings(shim) if f.without.ran is Ran.DOCUMENTED]
+        if raised:
+            # An AssertionError is a comparison in our reproducer, which no user ever sees.
+            theirs = [text for text in raised if not text.startswith("AssertionError")]
+            return column.label, [text for text in dict.fromkeys(theirs) if text not in shim.symptom][:3]
+    return "", []
 
 
 def _measured(shim: Shim, found: Sequence[Column]) -> str:
