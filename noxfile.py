@@ -294,10 +294,12 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Check the documents against code and evidence: links, commands, examples, catalogue."""
-    session.install("-e", ".[test]")
+    """Check the documents against code and evidence, and build the site in build/site."""
+    session.install("-e", ".[test]", "mkdocstrings[python]>=1", "zensical>=0.0.70")
     session.run("python", "tools/catalogue.py", "--check")
     session.run("python", "-m", "pytest", "tests/test_docs.py", "tests/test_evidence.py")
+    session.run("python", "tools/site.py")
+    session.run("zensical", "build", "--strict", "--config-file", "mkdocs.yml")
 
 
 @nox.session

@@ -261,4 +261,4 @@ def test_nothing_leaves_the_picture():
 def test_an_emulated_build_says_so():
     root = picture(column("2.13.0a0+8145d630e8", finding(), emulated="2.13.0"))
     heads = [text.text for text in root.iter(f"{SVG}text") if text.get("class") == "emulated"]
-    assert heads == ["2.13.0a0+8145… emul."]
+    assert heads == ["2.13.0a0 emul."]

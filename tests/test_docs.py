@@ -98,3 +98,48 @@ def test_the_contributing_example_means_what_it_says():
     assert 'Affected(since="2.9.0", fixed_in=("2.9.1", "2.10.0"))' in text
     range_ = Affected(since="2.9.0", fixed_in=("2.9.1", "2.10.0"))
     assert str(range_) == "from 2.9.0, fixed in 2.9.1, 2.10.0"
+
+
+GATE_PAGE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"), re.findall(r"^\| `(.+?)` \| `(\w+)` \|", GATE_PAGE, re.MULTILINE)
+)
+def test_hand_written_gates_fail_as_the_page_says(check, answer):
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+    names = {"Version": Version, "SpecifierSet": SpecifierSet}
+    if "TorchVersion" in check:
+        names["TorchVersion"] = pytest.importorskip("torch.torch_version").TorchVersion
+    try:
+        got = str(eval(check, names))
+    except Exception as error:
+        got = type(error).__name__
+    assert got == answer
+
+
+def test_the_site_is_collected_with_all_that_its_pages_link_to(tmp_path):
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("site_tool", ROOT / "tools" / "site.py")
+    site = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+    site.collect(tmp_path / "src")
+    for page in (tmp_path / "src").rglob("*.md"):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    reference = (tmp_path / "src" / "reference" / "cli.md").read_text(encoding="utf-8")
+    for command in ("verify", "evidence", "evidence diff", "audit", "exec"):
+        assert f"## torchcompat {command}\n" in reference
+    api = (tmp_path / "src" / "reference" / "api.md").read_text(encoding="utf-8")
+    import torchcompat
+
+    for name in set(torchcompat.__all__) - {"__version__"}:
+        assert f"heading: {name}\n" in api
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2].partition("theme:")[0]
+    listed = re.findall(r": (\S+\.md)$", nav, re.MULTILINE)
+    assert sorted(listed) == sorted(
+        str(page.relative_to(tmp_path / "src")) for page in (tmp_path / "src").rglob("*.md")
+    )

@@ -58,7 +58,7 @@ def page(shims: Sequence[Shim], found: Sequence[Column]) -> str:
     lines[-1] += f", and on emulated builds: {', '.join(emulated)}." if emulated else "."
     lines += ["", "| shim | what goes wrong | builds | applied |", "|---|---|---|---|"]
     for shim in shims:
-        applied = "by name" if shim.opt_in else "by `apply_all()`"
+        applied = "by name" if shim.opt_in else "by default"
         lines.append(
             f"| [`{shim.key}`](#{shim.key}) | {_prose(shim.summary)} | {shim.affected} | {applied} |"
         )
@@ -107,7 +107,9 @@ def _seen(shim: Shim, found: Sequence[Column]) -> tuple[str, list[str]]:
         if raised:
             # An AssertionError is a comparison in our reproducer, which no user ever sees.
             theirs = [text for text in raised if not text.startswith("AssertionError")]
-            return column.label, [text for text in dict.fromkeys(theirs) if text not in shim.symptom][:3]
+            new = [text for text in theirs if text not in shim.symptom]
+            # Messages that differ in numbers alone are one.
+            return column.label, list({re.sub(r"\d+", "N", text): text for text in new}.values())[:3]
     return "", []
 
 

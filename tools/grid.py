@@ -145,11 +145,8 @@ def _name(column: Column) -> str:
 
 
 def _head(column: Column) -> str:
-    """Shorten an emulated build's commit, which would not fit."""
-    if not column.emulated:
-        return column.label
-    public, _, local = column.label.partition("+")
-    return f"{public}+{local[:4]}\N{HORIZONTAL ELLIPSIS} emul."
+    """Leave out an emulated build's commit, which would not fit; the cells' titles have it."""
+    return f"{column.label.partition('+')[0]} emul." if column.emulated else column.label
 
 
 def _in_words(shims: Sequence[Shim], columns: Sequence[Column]) -> str:

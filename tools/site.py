@@ -1,6 +1,6 @@
 """Collect the pages of the docs site in build/site-src, from what the repository has already.
 
-    python tools/site.py && mkdocs build --strict
+    python tools/site.py && zensical build --strict -f mkdocs.yml
 
 The folder keeps the repository's layout, so that every link is the same in both. Added to it
 are the command line's reference, from the parser, and the page for the docstrings.
@@ -35,6 +35,7 @@ def collect(target: Path) -> None:
             linked = (page.parent / link).resolve()
             if linked.is_file() and linked not in pages:
                 copy(linked, target)
+    copy(ROOT / "docs" / "site.css", target)
     reference = target / "reference"
     reference.mkdir()
     (reference / "cli.md").write_text("\n".join(cli_page(build_parser())), encoding="utf-8")
