@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, TORCH_INSTALLED
 
 from torchcompat import Affected, State, cli
 from torchcompat.registry import Registry
@@ -106,18 +106,24 @@ GATE_PAGE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("check", "answer"), re.findall(r"^\| `(.+?)` \| `(\w+)` \|", GATE_PAGE, re.MULTILINE)
 )
-def test_hand_written_gates_fail_as_the_page_says(check, answer):
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
-
-    names = {"Version": Version, "SpecifierSet": SpecifierSet}
-    if "TorchVersion" in check:
-        names["TorchVersion"] = pytest.importorskip("torch.torch_version").TorchVersion
-    try:
-        got = str(eval(check, names))
-    except Exception as error:
-        got = type(error).__name__
-    assert got == answer
+def test_hand_written_gates_fail_as_the_page_says(check, answer, python):
+    needs_torch = "TorchVersion" in check
+    if needs_torch and not TORCH_INSTALLED:
+        pytest.skip("torch is not installed in this environment")
+    # In a process of its own: other tests count on torch not being imported here.
+    out = python(
+        f"""
+        from packaging.specifiers import SpecifierSet
+        from packaging.version import Version
+        if {needs_torch}:
+            from torch.torch_version import TorchVersion
+        try:
+            print({check})
+        except Exception as error:
+            print(type(error).__name__)
+        """
+    )
+    assert out.stdout.strip() == answer
 
 
 def test_the_site_is_collected_with_all_that_its_pages_link_to(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .builds import Stage, TorchBuild
 from .gate import Affected
+from .releases import RELEASES
 
 __all__ = ["bound_for_affected", "bound_for_fixed"]
 
@@ -15,6 +16,8 @@ def bound_for_fixed(range_: Affected, build: TorchBuild) -> str:
     release = _release(build.line)
     fixes = sorted({*range_.fixed_in, release}, key=lambda fix: TorchBuild.parse(fix).line or ())
     text = f"write fixed_in={tuple(fixes)!r}"
+    if release in RELEASES and build.stage.is_release:
+        text += ", or a later since if this build never had the fault"
     if build.stage is Stage.NIGHTLY and build.date is not None:
         text += f", first_good_nightly={build.date!r}"
     return text
