@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -105,7 +106,8 @@ def file_name(found: Verification) -> str:
 def write(found: Verification, folder: str | Path) -> Path:
     """Write the evidence of a build into ``folder``.
 
-    A file that says the same already, apart from the seconds, is left as it is: so that
+    A file that says the same already, apart from the seconds and from the order of words in
+    a message, is left as it is: so that
     measuring again shows as a change only where something has changed.
     """
     path = Path(folder) / file_name(found)
@@ -115,18 +117,21 @@ def write(found: Verification, folder: str | Path) -> Path:
             old = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             old = None  # a damaged file is replaced
-        if _without_seconds(old) == _without_seconds(fresh):
+        if _lasting(old) == _lasting(fresh):
             return path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(fresh, indent=2) + "\n", encoding="utf-8")
     return path
 
 
-def _without_seconds(value: Any) -> Any:
+def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_seconds(item) for key, item in value.items() if key != "seconds"}
+        kept = {key: _lasting(item) for key, item in value.items() if key != "seconds"}
+        if "message" in kept:  # torch prints sets, in an order of their own in every process
+            kept["message"] = sorted(re.findall(r"\w+", kept["message"]))
+        return kept
     if isinstance(value, list):
-        return [_without_seconds(item) for item in value]
+        return [_lasting(item) for item in value]
     return value
 
 
