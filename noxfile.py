@@ -7,8 +7,12 @@
 
 Environment: TORCHCOMPAT_TORCH_BACKEND=cpu takes torch from PyTorch's index for that
 backend (uv's --torch-backend); TORCHCOMPAT_NIGHTLY_INDEX names the index for `nightly`;
-TORCHCOMPAT_DROP=1 removes each torch once it is tested; TORCHCOMPAT_EVIDENCE names a
-folder for one evidence file a build.
+TORCHCOMPAT_DROP=1 removes each torch once it is tested; TORCHCOMPAT_EVIDENCE names the
+folder for one evidence file a build (the matrix: evidence/, which is committed).
+
+    nox -t matrix && python tools/catalogue.py
+
+rebuilds all evidence, and the page and the picture that are made of it.
 """
 
 from __future__ import annotations
@@ -47,6 +51,7 @@ MATRIX = [
     "2.4.1",
 ]
 #: The other releases that the registry has; a fault may come or go within a line.
+#: Together these are torchcompat/releases.py, which a test compares.
 PATCHES = ["2.14.0", "2.12.0", "2.7.0", "2.5.0", "2.4.0"]
 #: Version to emulate, the release that it is made of, and whether sac_profiler applies.
 ALPHAS = [("2.13.0a0+8145d630e8", "2.13.0", True), ("2.12.0a0+0123abcdef", "2.12.1", False)]
@@ -127,12 +132,18 @@ def _run_tests(session: nox.Session, *arguments: str, env: dict[str, str] | None
     )
 
 
+def _evidence() -> dict[str, str]:
+    """The folder for evidence of the matrix."""
+    folder = os.environ.get("TORCHCOMPAT_EVIDENCE") or "evidence"
+    return {"TORCHCOMPAT_EVIDENCE": str(HERE / folder)}
+
+
 def _test_cell(session: nox.Session, torch: str) -> None:
     started = time.monotonic()
     try:
         _install_torch(session, f"torch=={torch}")
         session.install("-e", ".[test]")
-        _run_tests(session)
+        _run_tests(session, env=_evidence())
         session.log(f"CELL torch {torch}: {time.monotonic() - started:.0f} s in all")
     finally:
         _drop(session)
@@ -159,7 +170,7 @@ def tests(session: nox.Session, torch: str) -> None:
     _test_cell(session, torch)
 
 
-@nox.session(tags=["patches", "cpu"])
+@nox.session(tags=["matrix", "patches", "cpu"])
 @nox.parametrize("python,torch", _cells(PATCHES))
 def patches(session: nox.Session, torch: str) -> None:
     """Test on the remaining releases, which differ by a patch or were replaced by one."""
@@ -190,7 +201,7 @@ def alpha(session: nox.Session, version: str, base: str, applies: bool) -> None:
         session.log(
             f"EMULATED {version} on {base}: sac_profiler is {states['sac_profiler']}, as it must be"
         )
-        _run_tests(session)
+        _run_tests(session, env=_evidence())
     finally:
         _drop(session)
 
@@ -283,9 +294,12 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Check README, CONTRIBUTING and CHANGELOG against the code: links, commands, examples."""
-    session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "tests/test_docs.py")
+    """Check the documents against code and evidence, and build the site in build/site."""
+    session.install("-e", ".[test]", "mkdocstrings[python]>=1", "zensical>=0.0.70")
+    session.run("python", "tools/catalogue.py", "--check")
+    session.run("python", "-m", "pytest", "tests/test_docs.py", "tests/test_evidence.py")
+    session.run("python", "tools/site.py")
+    session.run("zensical", "build", "--strict", "--config-file", "mkdocs.yml")
 
 
 @nox.session

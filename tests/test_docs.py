@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, TORCH_INSTALLED
 
 from torchcompat import Affected, State, cli
 from torchcompat.registry import Registry
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-PAGES = sorted(ROOT.glob("*.md"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
@@ -65,6 +65,16 @@ def test_the_readmes_shim_table_says_the_ranges():
             assert fix in row
 
 
+def test_the_readmes_audit_is_as_printed(capsys):
+    shown = re.search(r'\$ torchcompat audit --torch "(.*?)"\n(.*?)```', README, re.DOTALL)
+    assert cli.main(["audit", "--torch", shown[1]]) == 0
+    printed = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    for line in shown[2].splitlines():
+        # More shims may drop out at a bound than README shows.
+        start = " ".join(line.split())
+        assert any(found.startswith(start) for found in printed) or "drop" in start, line
+
+
 @pytest.mark.torch
 def test_the_readmes_shim_example_works(python):
     (example,) = [
@@ -88,3 +98,54 @@ def test_the_contributing_example_means_what_it_says():
     assert 'Affected(since="2.9.0", fixed_in=("2.9.1", "2.10.0"))' in text
     range_ = Affected(since="2.9.0", fixed_in=("2.9.1", "2.10.0"))
     assert str(range_) == "from 2.9.0, fixed in 2.9.1, 2.10.0"
+
+
+GATE_PAGE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"), re.findall(r"^\| `(.+?)` \| `(\w+)` \|", GATE_PAGE, re.MULTILINE)
+)
+def test_hand_written_gates_fail_as_the_page_says(check, answer, python):
+    needs_torch = "TorchVersion" in check
+    if needs_torch and not TORCH_INSTALLED:
+        pytest.skip("torch is not installed in this environment")
+    # In a process of its own: other tests count on torch not being imported here.
+    out = python(
+        f"""
+        from packaging.specifiers import SpecifierSet
+        from packaging.version import Version
+        if {needs_torch}:
+            from torch.torch_version import TorchVersion
+        try:
+            print({check})
+        except Exception as error:
+            print(type(error).__name__)
+        """
+    )
+    assert out.stdout.strip() == answer
+
+
+def test_the_site_is_collected_with_all_that_its_pages_link_to(tmp_path):
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("site_tool", ROOT / "tools" / "site.py")
+    site = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+    site.collect(tmp_path / "src")
+    for page in (tmp_path / "src").rglob("*.md"):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    reference = (tmp_path / "src" / "reference" / "cli.md").read_text(encoding="utf-8")
+    for command in ("verify", "evidence", "evidence diff", "audit", "exec"):
+        assert f"## torchcompat {command}\n" in reference
+    api = (tmp_path / "src" / "reference" / "api.md").read_text(encoding="utf-8")
+    import torchcompat
+
+    for name in set(torchcompat.__all__) - {"__version__"}:
+        assert f"heading: {name}\n" in api
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2].partition("theme:")[0]
+    listed = re.findall(r": (\S+\.md)$", nav, re.MULTILINE)
+    assert sorted(listed) == sorted(
+        str(page.relative_to(tmp_path / "src")) for page in (tmp_path / "src").rglob("*.md")
+    )

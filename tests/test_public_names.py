@@ -43,8 +43,20 @@ def test_every_module_lists_what_it_exports():
 
 
 FLOORS = [
-    ("cli", "__main__", "__init__", "progress", "launch", "pytest_plugin", "testing", "contract"),
+    (
+        "cli",
+        "__main__",
+        "__init__",
+        "cli_audit",
+        "cli_evidence",
+        "progress",
+        "launch",
+        "pytest_plugin",
+        "testing",
+        "contract",
+    ),
     ("default", "scan"),
+    ("evidence", "audit", "pyproject"),
     ("verify",),
     ("child",),
     ("engine",),
@@ -53,9 +65,9 @@ FLOORS = [
     ("registry", "import_hooks"),
     ("shims",),
     ("shim", "report", "journal", "settings", "reproduce"),
-    ("edits",),
+    ("edits", "bounds"),
     ("targets", "gate"),
-    ("builds", "errors"),
+    ("builds", "errors", "schema", "scrub", "releases"),
 ]
 
 

@@ -140,6 +140,32 @@ def test_conclusions_on_a_fake_torch(verified, expression, version, conclusion, 
     assert message in found["without"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("expression", "version", "says"),
+    [
+        ("shim(healthy)", "2.16.0", "write fixed_in=('2.16.0',)"),
+        (
+            "shim(healthy)",
+            "2.16.0.dev20261130+cpu",
+            "write fixed_in=('2.16.0',), first_good_nightly='20261130'",
+        ),
+        (
+            "shim(healthy, affected=Affected(since='2.12.0', fixed_in=('2.13.1',)))",
+            "2.13.0",
+            "write fixed_in=('2.13.0', '2.13.1')",
+        ),
+        ("shim(fault)", "2.12.1", "write since='2.12.1', or the first release"),
+        (
+            "shim(fault, affected=Affected(since='2.0.0', fixed_in=('2.12.0', '2.14.0')))",
+            "2.12.3",
+            "take the fix that should reach 2.12.3 out of fixed_in, keeping 2.14.0",
+        ),
+    ],
+)
+def test_a_wrong_range_is_answered_with_the_bound_to_write(verified, expression, version, says):
+    assert says in finding(verified, expression, version)["advice"]
+
+
 def test_a_reproducer_with_a_range_of_its_own_is_cured_by_force(verified):
     found = finding(verified, "shim(fault, affected=Affected(since='2.14.0'))", "2.13.0")
     assert found["with"]["result"] == "passed", "the shim was applied against its gate"

@@ -266,7 +266,10 @@ def _facts() -> dict[str, Any]:
         "torch": str(torch.__version__),
         "git_version": getattr(torch.version, "git_version", None),
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        # Not platform.platform(): the kernel's build says which machine, not which platform.
+        "platform": " ".join(
+            filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))
+        ),
         "cuda_devices": torch.cuda.device_count() if cuda else 0,
         "asked_in": round(time.perf_counter() - start, 3),
     }

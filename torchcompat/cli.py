@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .errors import GateError, TorchCompatError, UnknownShimError
+from .cli_audit import add_audit, run_audit
+from .cli_evidence import add_evidence
+from .errors import GateError, InputError, TorchCompatError, UnknownShimError
 from .settings import DISABLE, ONLY
 
 __all__ = ["build_parser", "main"]
 
 FINE, FAILED, USAGE = 0, 1, 2
-
-
-class UsageError(TorchCompatError):
-    """The command line is incomplete."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -74,6 +72,16 @@ def build_parser() -> argparse.ArgumentParser:
         "--device", choices=("cpu", "cuda"), default="cpu", help="cuda also runs the GPU reproducers"
     )
     sub.add_argument("--json", metavar="FILE", help="write the evidence to FILE ('-' for stdout)")
+
+    add_evidence(command("evidence", None, "Show or compare what verify --json wrote."))
+    add_audit(
+        command(
+            "audit",
+            run_audit,
+            "Say for a framework's range of torch which shims it needs, which it can drop once its "
+            "lower bound moves, and which fixes upstream has landed.",
+        )
+    )
 
     sub = command(
         "scan",
@@ -136,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
-    except (UnknownShimError, GateError, UsageError) as error:
+    except (UnknownShimError, GateError, InputError) as error:
         return _complain(error, USAGE)
     except TorchCompatError as error:
         return _complain(error, FAILED)
@@ -348,7 +356,7 @@ def _exec(arguments: argparse.Namespace) -> int:
     if command[:1] == ["--"]:
         command = command[1:]
     if not command:
-        raise UsageError("exec needs a command, such as: torchcompat exec -- torchrun train.py")
+        raise InputError("exec needs a command, such as: torchcompat exec -- torchrun train.py")
     return replace_process(command, _environment(arguments))
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "ConflictError",
     "DuplicateShimError",
     "GateError",
+    "InputError",
     "RevertError",
     "ShimDefinitionError",
     "TargetDriftError",
@@ -66,6 +67,10 @@ class UnknownShimError(TorchCompatError, KeyError):
 
 class GateError(TorchCompatError, ValueError):
     """A range of builds that contradicts itself, or a version that is none."""
+
+
+class InputError(TorchCompatError, ValueError):
+    """A file or an option that cannot be used as it was given."""
 
 
 class ShimDefinitionError(TorchCompatError, ValueError):

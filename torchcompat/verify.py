@@ -14,14 +14,26 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from .bounds import bound_for_affected, bound_for_fixed
 from .builds import TorchBuild
 from .child import Job, encode
 from .errors import TorchCompatError
-from .gate import Verdict
+from .gate import Affected, Verdict
+from .scrub import scrub
 from .settings import DISABLE, ONLY
 from .shim import Presence, Reproducer, Shim
 
-__all__ = ["Conclusion", "Finding", "Ran", "Run", "Verification", "conclude", "verify"]
+__all__ = [
+    "Conclusion",
+    "Finding",
+    "Ran",
+    "Run",
+    "Verification",
+    "conclude",
+    "expectation",
+    "verify",
+    "write_bound",
+]
 
 SCHEMA = "torchcompat-evidence-1"
 
@@ -76,6 +88,7 @@ class Finding:
     Attributes:
         shim: the shim's key.
         reproducer: the reproducer's name.
+        revision: the revision of the shim's cure.
         gate: what the gate says of this reproducer.
         probe: present, absent, drifted, or ``""`` where it did not come to that.
         without: the run without the shim.
@@ -86,6 +99,7 @@ class Finding:
 
     shim: str
     reproducer: str
+    revision: int
     gate: Verdict
     probe: str
     without: Run
@@ -98,6 +112,7 @@ class Finding:
         return {
             "shim": self.shim,
             "reproducer": self.reproducer,
+            "revision": self.revision,
             "gate": str(self.gate),
             "probe": self.probe,
             "without": _run_dict(self.without),
@@ -108,7 +123,7 @@ class Finding:
 
 
 def _run_dict(run: Run) -> dict[str, Any]:
-    return {"result": str(run.ran), "message": run.message, "seconds": run.seconds}
+    return {"result": str(run.ran), "message": run.message, "seconds": round(run.seconds, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +146,7 @@ class Verification:
         build = TorchBuild.parse(self.facts["torch"], git_version=self.facts["git_version"])
         return {
             "schema": SCHEMA,
-            "torchcompat": __version__,
+            "torchcompat": self.facts.get("torchcompat", __version__),
             "torch": self.facts["torch"],
             "git_version": self.facts["git_version"],
             "stage": str(build.stage),
@@ -186,6 +201,7 @@ def _find(
         return Finding(
             shim=shim.key,
             reproducer=reproducer.name,
+            revision=shim.revision,
             gate=gate,
             probe="",
             without=nothing,
@@ -197,17 +213,14 @@ def _find(
     # The shim's own gate would keep it from curing what this reproducer shows.
     force = without.ran is not Ran.PASSED and shim.affected.verdict(build) is Verdict.OUT
     cured, _ = server.run(Job(shim, reproducer.name, cure=True, force=force))
-    expected = gate
-    if gate in (Verdict.EDGE, Verdict.UNKNOWN):
-        expected = {Presence.PRESENT: Verdict.IN, Presence.ABSENT: Verdict.OUT}.get(
-            cast("Presence", probe), gate
-        )
-    conclusion, advice = conclude(without, cured, expected)
+    conclusion, advice = conclude(without, cured, expectation(gate, probe))
+    advice = write_bound(conclusion, advice, range_, build)
     if force and conclusion is Conclusion.NEEDED:
         advice += f", outside its gate: torchcompat.apply({shim.key!r}, force=True)"
     return Finding(
         shim=shim.key,
         reproducer=reproducer.name,
+        revision=shim.revision,
         gate=gate,
         probe=probe,
         without=without,
@@ -233,6 +246,23 @@ def _why_not(server: _Server, build: TorchBuild, reproducer: Reproducer, device:
     return ""
 
 
+def expectation(gate: Verdict, probe: str) -> Verdict:
+    """Say what is expected: what the gate says, or the probe where the gate cannot tell."""
+    if gate in (Verdict.IN, Verdict.OUT):
+        return gate
+    told = {Presence.PRESENT.value: Verdict.IN, Presence.ABSENT.value: Verdict.OUT}
+    return told.get(probe, gate)
+
+
+def write_bound(conclusion: Conclusion, advice: str, range_: Affected, build: TorchBuild) -> str:
+    """Add to the advice what to write into the shim's range, where the range is wrong."""
+    if conclusion is Conclusion.OBSOLETE:
+        return f"{advice}: {bound_for_fixed(range_, build)}"
+    if conclusion is Conclusion.TOO_NARROW:
+        return f"{advice}: {bound_for_affected(range_, build)}"
+    return advice
+
+
 def conclude(without: Run, cured: Run, expected: Verdict) -> tuple[Conclusion, str]:
     """Read the four-way table: what the two runs and the expectation say together."""
     if without.ran is Ran.OTHERWISE:
@@ -244,14 +274,14 @@ def conclude(without: Run, cured: Run, expected: Verdict) -> tuple[Conclusion, s
         if cured.ran is not Ran.PASSED:
             return Conclusion.BROKEN, "the fault is here and the shim does not cure it: mend the shim"
         if expected is Verdict.OUT:
-            return Conclusion.TOO_NARROW, "the fault is here and the gate says OUT: widen the range"
+            return Conclusion.TOO_NARROW, "the fault is here and the gate says OUT"
         return Conclusion.NEEDED, "this build has the fault, and the shim cures it"
     if cured.ran is not Ran.PASSED:
         return Conclusion.HARMFUL, "without the shim it passes, with it it fails: mend the shim"
     if expected is Verdict.IN:
         return (
             Conclusion.OBSOLETE,
-            "the gate says IN and the fault is not here: add this build to fixed_in",
+            "the gate says IN and the fault is not here; the shim is obsolete from this build on",
         )
     return Conclusion.NOT_NEEDED, "this build does not have the fault"
 
@@ -313,7 +343,7 @@ class _Server:
         if answer["result"] != "passed":
             documented = re.search(job.chosen.expect, answer["error"], re.DOTALL)
             ran = Ran.DOCUMENTED if documented else Ran.OTHERWISE
-        message = " ".join(answer["error"].split())[:500]
+        message = scrub(" ".join(answer["error"].split()))[:500]
         return Run(ran, message, answer["seconds"], answer["log"]), probe
 
     def _read(self, otherwise: str) -> dict[str, Any]:

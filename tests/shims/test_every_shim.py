@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
 
 import pytest
 
+from torchcompat.evidence import write
 from torchcompat.registry import Registry
 from torchcompat.verify import Conclusion, verify
 
@@ -23,13 +22,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("verify")]
 @pytest.fixture(scope="module")
 def findings(request):
     found = verify(SHIMS, device=request.config.getoption("--device"))
-    folder = EVIDENCE
-    if folder:
-        path = Path(folder) / f"torch-{found.facts['torch'].partition('+')[0]}.json"
-        if found.emulated:
-            path = path.with_name(f"emulated-{found.facts['torch']}.json")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
+    if EVIDENCE:
+        write(found, EVIDENCE)
     return {(finding.shim, finding.reproducer): finding for finding in found.findings}
 
 
