@@ -52,7 +52,7 @@ FLOORS = [
     ("session",),
     ("registry", "import_hooks"),
     ("shims",),
-    ("shim", "report", "journal", "settings", "reproduce"),
+    ("shim", "report", "journal", "settings", "reproduce", "compile_cache"),
     ("edits",),
     ("targets", "gate"),
     ("builds", "errors"),

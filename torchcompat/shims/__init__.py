@@ -10,4 +10,9 @@ KEYS: tuple[str, ...] = (
     "sac_fsdp_ops",
     "dtensor_alias",
     "register_op_strategy",
+    "slice_scatter_grad",
+    "cumsum_fill_dtype",
+    "compiler_is_exporting",
+    "ldexp_overflow",
+    "layer_norm_double_backward",
 )
