@@ -79,7 +79,8 @@ def compile_and_export() -> None:
     x = torch.zeros(2, dtype=torch.float64)
 
     def compiled(target: Any, **options: Any) -> float:
-        return float(torch.compile(target, backend="eager", fullgraph=True, **options)(x)[0])
+        run: Any = torch.compile(target, backend="eager", fullgraph=True, **options)
+        return float(run(x)[0])
 
     def expect(got: float, want: float, where: str) -> None:
         if got != want:
@@ -106,7 +107,10 @@ SHIM = Shim(
         "Dynamo's table of answers (torch._dynamo.variables.torch.tracing_state_functions) reads "
         "torch.compiler's own flag, which is True during torch.export only, strict or not."
     ),
-    upstream=("https://github.com/pytorch/pytorch/blob/v2.12.0/torch/_dynamo/variables/torch.py",),
+    upstream=(
+        "https://github.com/pytorch/pytorch/issues/176347",
+        "https://github.com/pytorch/pytorch/pull/176499",
+    ),
     affected=Affected(since="2.7.0", fixed_in=("2.12.0",)),
     modules=("torch.compiler", "torch._dynamo.variables.torch"),
     probe=probe,

@@ -89,8 +89,9 @@ def _compare(order: str) -> None:
         gradient = torch.func.grad(lambda z: (norm(z, *rest) ** 3).sum())
         return torch.func.jvp(gradient, (x,), (v,))[1]
 
+    shapes: tuple[tuple[int, ...], ...] = ((5,), (4, 5))
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-3)):
-        for shape in ((5,), (4, 5)):
+        for shape in shapes:
             for affine in (True, False):
                 x, v = (torch.randn(5, 4, 3, dtype=dtype).transpose(0, 2) for _ in range(2))
                 parts = [torch.randn(shape, dtype=dtype) if affine else None for _ in range(2)]
@@ -123,7 +124,7 @@ SHIM = Shim(
         "torch.nn.functional.layer_norm is written out in elementary operations while a forward-AD "
         "level is open (torch.func.jvp, jacfwd, hessian, forward_ad.dual_level)."
     ),
-    upstream=(),
+    upstream=("https://github.com/pytorch/pytorch/issues/196700",),
     affected=Affected(since=None),
     modules=("torch.nn.functional", "torch.autograd.forward_ad"),
     probe=probe,

@@ -140,7 +140,8 @@ SHIM = Shim(
         "is scaled in three steps, of which only the last can round. The result's dtype stays."
     ),
     upstream=(
-        "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/native_functions.yaml",
+        "https://github.com/pytorch/pytorch/issues/133265",
+        "https://github.com/pytorch/pytorch/issues/153069",
     ),
     affected=Affected(since=None, fixed_in=("2.11.0",)),
     modules=("torch",),
