@@ -95,7 +95,7 @@ def _check(name: str, got: Any, want: Any) -> None:
 def default_backend() -> None:
     """What DETR's position embeddings do, through the default backend."""
     import torch
-    import torch._inductor.config as config
+    from torch._inductor import config
 
     config.cpp.vec_isa_ok = False  # plain loops do; to try the vector units takes long
 
@@ -108,12 +108,16 @@ def default_backend() -> None:
 
 def _passes_only(module: Any, inputs: Any, **_: Any) -> Any:
     """Inductor's graph passes without its code generation: the result runs op by op."""
-    from functorch.compile import make_boxed_func
     from torch._inductor.fx_passes.post_grad import post_grad_passes
 
     post_grad_passes(module, True)
     module.recompile()
-    return make_boxed_func(module.forward)
+
+    def run(args: list[Any]) -> Any:
+        return module(*args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 def many_dtypes() -> None:
@@ -185,6 +189,6 @@ SHIM = Shim(
     dynamo_reset=True,
     notes=(
         "Costs a scan over a constant in every run of the graph where it was folded before with a "
-        "dtype argument or in half precision; the common cumsum of ones in float32 or int64 stays folded."
+        "dtype argument or in half precision; the common cumsum of float32 or int64 ones stays folded."
     ),
 )

@@ -84,7 +84,7 @@ def _compare(order: str) -> None:
     def derivative(norm: Any, x: Any, v: Any, *rest: Any) -> Any:
         if order == "gradient of a jvp":
             x = x.detach().requires_grad_()
-            _, tangent = torch.func.jvp(lambda z: norm(z, *rest), (x,), (v,))
+            tangent: Any = torch.func.jvp(lambda z: norm(z, *rest), (x,), (v,))[1]
             return torch.autograd.grad((tangent**2).sum(), x)[0]
         gradient = torch.func.grad(lambda z: (norm(z, *rest) ** 3).sum())
         return torch.func.jvp(gradient, (x,), (v,))[1]

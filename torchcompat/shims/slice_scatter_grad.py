@@ -100,7 +100,7 @@ def _gradients(cases: Any, loss: Any) -> list[Any]:
 def gradients() -> None:
     """The three ops in one graph through the default backend, against eager."""
     import torch
-    import torch._inductor.config as config
+    from torch._inductor import config
 
     config.cpp.vec_isa_ok = False  # plain loops do; to try the vector units takes long
     torch.manual_seed(0)
