@@ -134,6 +134,7 @@ SHIM = Shim(
             name="second_derivatives",
             run=second_derivatives,
             expect=r"AssertionError: gradient of a jvp of layer_norm is off by",
+            preload=("torch._decomp.decompositions_for_jvp",),
         ),
     ),
     removable_when="torch's own forward-mode formula can be differentiated",
