@@ -17,12 +17,21 @@ _IS_EXPORTING = "torch.compiler:is_exporting"
 _FLAG = "torch.compiler:_is_exporting_flag"
 
 
+def _exports() -> bool:
+    """Whether torch.export, or dynamo's own export, drives the tracing."""
+    if lookup(_FLAG):
+        return True
+    # Strict export sets no flag in 2.7; there dynamo knows by itself.
+    translator = lookup("torch._dynamo.symbolic_convert:InstructionTranslator").current_tx()
+    return bool(translator.output.export)
+
+
 class _LiveStates(dict[Any, Any]):
-    """What dynamo answers for functions about tracing; is_exporting from torch's own flag."""
+    """What dynamo answers for functions about tracing; is_exporting from who drives it."""
 
     def __getitem__(self, function: Any) -> Any:
         if function is lookup(_IS_EXPORTING):
-            return lookup(_FLAG)
+            return _exports()
         return super().__getitem__(function)
 
 
@@ -105,14 +114,14 @@ SHIM = Shim(
     cause="Dynamo folds is_exporting() to True, as it does is_compiling(), whoever drives it.",
     cure=(
         "Dynamo's table of answers (torch._dynamo.variables.torch.tracing_state_functions) reads "
-        "torch.compiler's own flag, which is True during torch.export only, strict or not."
+        "torch.compiler's own flag and dynamo's, which are set during an export only, strict or not."
     ),
     upstream=(
         "https://github.com/pytorch/pytorch/issues/176347",
         "https://github.com/pytorch/pytorch/pull/176499",
     ),
     affected=Affected(since="2.7.0", fixed_in=("2.12.0",)),
-    modules=("torch.compiler", "torch._dynamo.variables.torch"),
+    modules=("torch.compiler", "torch._dynamo.variables.torch", "torch._dynamo.symbolic_convert"),
     probe=probe,
     edits=edits,
     reproducers=(
