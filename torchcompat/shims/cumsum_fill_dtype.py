@@ -33,7 +33,8 @@ def probe() -> Probe:
     handler = lookup(_HANDLER, None)
     if handler is None:
         return drifted("inductor has no pointless_cumsum_replacement")
-    if "out_dtype" in handler.__code__.co_varnames:
+    code = handler.__code__
+    if "out_dtype" in (*code.co_varnames, *code.co_cellvars):
         return absent("the pattern heeds cumsum's dtype", cured=True)
     entries = list(_entries())
     if not entries:
