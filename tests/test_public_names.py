@@ -64,7 +64,7 @@ FLOORS = [
     ("session",),
     ("registry", "import_hooks"),
     ("shims",),
-    ("shim", "report", "journal", "settings", "reproduce"),
+    ("shim", "report", "journal", "settings", "reproduce", "compile_cache"),
     ("edits", "bounds"),
     ("targets", "gate"),
     ("builds", "errors", "schema", "scrub", "releases"),

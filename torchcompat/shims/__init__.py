@@ -16,4 +16,9 @@ KEYS: tuple[str, ...] = (
     "fsdp_unused_params",
     "gloo_reduce_scatter_avg",
     "clip_grad_mixed_mesh",
+    "slice_scatter_grad",
+    "cumsum_fill_dtype",
+    "compiler_is_exporting",
+    "ldexp_overflow",
+    "layer_norm_double_backward",
 )

@@ -204,7 +204,10 @@ SHIM = Shim(
         "Norms are computed mesh by mesh, gathered, and combined; the result is a plain tensor. "
         "Gradients of a single mesh take torch's own way."
     ),
-    upstream=("https://github.com/pytorch/pytorch/blob/v2.15.0/torch/nn/utils/clip_grad.py",),
+    upstream=(
+        "https://github.com/pytorch/pytorch/issues/180346",
+        "https://github.com/pytorch/pytorch/pull/180501",
+    ),
     affected=Affected(since="2.4.0"),
     modules=("torch.nn.utils.clip_grad",),
     probe=probe,
@@ -224,7 +227,7 @@ SHIM = Shim(
         )
     ),
     removable_when="the oldest torch you support combines norms over meshes by itself",
-    carried_by=("NVIDIA-NeMo/Automodel", "pytorch/torchtitan"),
+    carried_by=("NVIDIA-NeMo/Automodel#3301", "huggingface/accelerate#4219"),
     notes=(
         "A plain tensor counts as replicated: its norm is taken once. Costs one more collective a "
         "mesh, and only where there is more than one. foreach=True optimizers over DTensors and plain "
