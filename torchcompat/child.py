@@ -119,7 +119,21 @@ def _run(reproducer: Reproducer, rank: int, folder: Path) -> None:
         timeout=timedelta(seconds=reproducer.timeout),
     )
     reproducer.run()
-    dist.destroy_process_group()
+    _wait_for_peers(rank, reproducer.ranks, folder)
+
+
+def _wait_for_peers(rank: int, ranks: int, folder: Path) -> None:
+    """Leave together, so that no rank cuts another's last collective off.
+
+    The process group is left to the process's end: on gloo before 2.8
+    destroy_process_group() hangs now and then.
+    """
+    (folder / f"done-{rank}").touch()
+    deadline = time.monotonic() + _GRACE
+    while time.monotonic() < deadline:
+        if sum(1 for _ in folder.glob("done-*")) == ranks or any(folder.glob("result-*")):
+            return
+        time.sleep(0.002)
 
 
 def _rank_main(job: Job, rank: int, folder: Path) -> None:

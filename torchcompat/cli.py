@@ -334,7 +334,7 @@ def _scan(arguments: argparse.Namespace) -> int:
     try:
         found = scan(arguments.paths, registry, builds)
     except PathError as error:
-        raise UsageError(str(error)) from error
+        raise InputError(str(error)) from error
     sys.stdout.write(FORMATS[arguments.format](found))
     return FAILED if found.findings else FINE
 

@@ -1,17 +1,19 @@
-"""The child side of :class:`torchcompat.testing.ShimContract`: one order of events.
+"""The child side of :class:`torchcompat.testing.ShimContract`: orders of events.
 
-Run as ``python -c "from torchcompat.contract import main; main()" JSON``; prints one
-line of JSON. Two pictures of the owners that the shims edit are taken: one of the live
-objects, to compare within the process, and one in words, to compare with a process that
-never applied anything.
+Run as ``python -c "from torchcompat.contract import main; main()" JSON``. Two pictures of
+the owners that the shims edit are taken: one of the live objects, to compare within the
+process, and one in words, to compare with a process that never applied anything.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import os
 import pickle
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -25,14 +27,59 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Play the order that the first argument describes, and print what came of it."""
+    """Play the orders that the first argument describes; a line of JSON for each."""
     asked = json.loads(sys.argv[1])
     for name in asked["setup"]:
         import_module(name)
     from .default import registry
 
     shims = [registry.get(key) for key in asked["keys"]]
-    print(json.dumps(_Player(shims).play(asked["order"])))
+    orders = [tuple(order) for order in asked["orders"]]
+    if len(orders) == 1:
+        player = _Player(shims)
+        for word in orders[0]:
+            player.do(word)
+        print(json.dumps(player.finish()))
+    else:
+        _play_tree(_Player(shims), orders)
+
+
+def _play_tree(player: _Player, orders: list[tuple[str, ...]]) -> None:
+    """Play orders that share what they begin with in one process, and fork where they part.
+
+    Importing torch takes seconds; so the many orders that begin with it share one import.
+    """
+    done = len(player.played)
+    for order in sorted({order for order in orders if len(order) == done}):
+        _forked(order, player.finish)
+    for word in sorted({order[done] for order in orders if len(order) > done}):
+        rest = [order for order in orders if len(order) > done and order[done] == word]
+        _forked(rest[0], functools.partial(_branch, player, word, rest))
+
+
+def _branch(player: _Player, word: str, orders: list[tuple[str, ...]]) -> None:
+    player.do(word)
+    _play_tree(player, orders)
+
+
+def _forked(order: tuple[str, ...], work: Callable[[], dict[str, Any] | None]) -> None:
+    """Do work in a forked child, and print its answer, or how it failed."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        if status:
+            print(json.dumps({"order": order, "error": f"the process ended with status {status}"}))
+        return
+    try:
+        answer = work()
+        if answer is not None:
+            print(json.dumps({"order": order, "answer": answer}))
+    except BaseException:
+        print(json.dumps({"order": order, "error": traceback.format_exc()[-3000:]}))
+    finally:
+        sys.stdout.flush()
+        os._exit(0)
 
 
 class _Player:
@@ -42,6 +89,9 @@ class _Player:
         self.modules = sorted({name for shim in shims for name in shim.modules})
         self.refused: dict[str, str] = {}
         self.missing: set[str] = set()
+        self.played: list[str] = []
+        self.before: dict[Any, Any] | None = None
+        self.pickles: dict[str, str] = {}
         self.words: dict[str, Callable[[], object]] = {
             "T": lambda: import_module("torch"),
             "M": self._load,
@@ -51,16 +101,18 @@ class _Player:
             "X": self._revert_all,
         }
 
-    def play(self, order: list[str]) -> dict[str, Any]:
-        """Do each word; a picture is taken once everything is loaded and nothing applied."""
+    def do(self, word: str) -> None:
+        """Do a word; a picture is taken once everything is loaded and nothing applied."""
+        self.words[word]()
+        if word == "M" and not set(self.played) & set("AL"):
+            self.before, self.pickles = self._live(), self._pickles()
+        self.played.append(word)
+
+    def finish(self) -> dict[str, Any]:
+        """Say what came of the words that were done."""
         import torchcompat
 
-        before: dict[Any, Any] | None = None
-        pickles: dict[str, str] = {}
-        for number, word in enumerate(order):
-            self.words[word]()
-            if word == "M" and not set(order[:number]) & set("AL"):
-                before, pickles = self._live(), self._pickles()
+        order, before, pickles = self.played, self.before, self.pickles
         report = torchcompat.status()
         states = {key: str(report[key].state) for key in self.keys}
         answer: dict[str, Any] = {"states": states, "refused": self.refused, "problems": []}

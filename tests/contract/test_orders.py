@@ -7,10 +7,11 @@ import pytest
 from torchcompat.registry import Registry
 from torchcompat.testing import ORDERS, ShimContract
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("contract")]
 
 
 class TestBuiltInShims(ShimContract):
+    timeout = 900.0
     keys = tuple(shim.key for shim in Registry(plugins=False) if shim.retired is None)
 
     # tests/shims/test_every_shim.py runs them all in one verifying process.
