@@ -191,6 +191,7 @@ def patches(session: nox.Session, torch: str) -> None:
 )
 def alpha(session: nox.Session, version: str, base: str, applies: bool) -> None:
     """Test on a release that is restamped as a real alpha; results are emulated."""
+    started = time.monotonic()
     try:
         _install_torch(session, f"torch=={base}")
         session.install("-e", ".[test]")
@@ -206,6 +207,7 @@ def alpha(session: nox.Session, version: str, base: str, applies: bool) -> None:
             f"EMULATED {version} on {base}: sac_profiler is {states['sac_profiler']}, as it must be"
         )
         _run_tests(session, env=_evidence())
+        session.log(f"CELL torch {version} (emulated): {time.monotonic() - started:.0f} s in all")
     finally:
         _drop(session)
 
