@@ -44,3 +44,40 @@ def test_accumulation_over_a_routed_moe(shims):
     # The same on every build: 0.3018 to 0.2554 on 2.12.1, 2.14.1 and 2.15.0.
     assert losses[0] == pytest.approx(0.3018, abs=2e-3)
     assert losses[-1] == pytest.approx(0.2554, abs=2e-3)
+
+
+def test_compiled_blocks_train_as_eager_ones(python):
+    """The hooks of FSDP2 run around and inside compiled, checkpointed, mixed-precision blocks."""
+    out = python(
+        """
+        import functools, tempfile, warnings
+        import torch, torch.distributed as dist
+        import torchcompat
+        from torchcompat import reproduce
+
+        torchcompat.apply_all()
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.utils.checkpoint import checkpoint
+
+        store = tempfile.mktemp()
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+
+        def build(compiled):
+            policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, torch.float32)
+            model = reproduce.moe_blocks()
+            for block in model.blocks:
+                fully_shard(block, mesh=reproduce.cpu_mesh(), mp_policy=policy)
+                if compiled:
+                    block.compile(backend="aot_eager")
+            fully_shard(model, mesh=reproduce.cpu_mesh(), mp_policy=policy)
+            model.run_block = functools.partial(checkpoint, use_reentrant=False)
+            return model
+
+        batches = reproduce.batches()
+        got = reproduce.train(build(True), batches)
+        reproduce.assert_same_training(got, reproduce.train(build(False), batches), rtol=1e-2, atol=1e-3)
+        print("trained", len(got[0]))
+        """,
+        timeout=300,
+    )
+    assert out.stdout.splitlines()[-1] == "trained 5"
