@@ -450,6 +450,8 @@ def test_edit_targets_against_the_live_edits(python):
     out = python(
         """
         from importlib import import_module
+        from torchcompat.compile_cache import SaltCompileCache
+        from torchcompat.errors import TorchCompatError
         from torchcompat.registry import Registry
         from torchcompat.scan.replaces import edit_targets
 
@@ -461,8 +463,10 @@ def test_edit_targets_against_the_live_edits(python):
                 for name in shim.modules:
                     import_module(name)
                 edits = shim.edits()
-            except Exception:
+            except (ImportError, AttributeError, TorchCompatError):
                 continue  # this torch is not one of those that the shim is for
+            # A salt goes along with a cure; nobody patches the cache's keys by hand.
+            edits = [edit for edit in edits if not isinstance(edit, SaltCompileCache)]
             targets = {edit.target for edit in edits if edit.target.startswith("torch")}
             missing = {t for t in targets if ":" in t} - edit_targets(shim)
             assert not missing, (shim.key, missing)
