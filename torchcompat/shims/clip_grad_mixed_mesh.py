@@ -77,7 +77,6 @@ def edits() -> Sequence[Edit]:
 
     def make_norm(original: Any) -> Any:
         @functools.wraps(original, updated=())
-        @torch.no_grad()
         def _get_total_norm(
             tensors: Any,
             norm_type: float = 2.0,
@@ -88,13 +87,13 @@ def edits() -> Sequence[Edit]:
             groups = by_mesh(tensors)
             if len(groups) < 2:
                 return original(tensors, norm_type, error_if_nonfinite, foreach)
-            return norm_over(groups, float(norm_type), error_if_nonfinite, foreach)
+            with torch.no_grad():
+                return norm_over(groups, float(norm_type), error_if_nonfinite, foreach)
 
         return _get_total_norm
 
     def make_scale(original: Any) -> Any:
         @functools.wraps(original, updated=())
-        @torch.no_grad()
         def _clip_grads_with_norm_(
             parameters: Any, max_norm: float, total_norm: Any, foreach: bool | None = None
         ) -> None:
@@ -102,14 +101,14 @@ def edits() -> Sequence[Edit]:
             grads = [p.grad for p in parameters if p.grad is not None]
             if len(by_mesh(grads)) < 2:
                 original(parameters, max_norm, total_norm, foreach)
-            else:
+                return
+            with torch.no_grad():
                 scale(grads, max_norm, total_norm)
 
         return _clip_grads_with_norm_
 
     def make_whole(original: Any) -> Any:
         @functools.wraps(original, updated=())
-        @torch.no_grad()
         def clip_grad_norm_(
             parameters: Any,
             max_norm: float,
@@ -122,8 +121,9 @@ def edits() -> Sequence[Edit]:
             groups = by_mesh(grads)
             if len(groups) < 2:
                 return original(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
-            total = norm_over(groups, float(norm_type), error_if_nonfinite, foreach)
-            scale(grads, max_norm, total)
+            with torch.no_grad():
+                total = norm_over(groups, float(norm_type), error_if_nonfinite, foreach)
+                scale(grads, max_norm, total)
             return total
 
         return clip_grad_norm_
