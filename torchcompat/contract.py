@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import sys
 import traceback
 import types
@@ -305,7 +306,9 @@ def _words(value: Any) -> str:
         return f"dict {sorted(_plain(key) for key in value)}"
     if isinstance(value, (list, tuple)):
         return f"{type(value).__name__} {[_plain(item) for item in value]}"
-    if isinstance(value, (str, int, float, bool, type(None))):
+    if isinstance(value, str):
+        return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # a dataclass's own docstring has them
+    if isinstance(value, (int, float, bool, type(None))):
         return repr(value)
     return type(value).__qualname__
 

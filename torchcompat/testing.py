@@ -52,7 +52,8 @@ _RIGHT: dict[str, tuple[str, ...]] = {
     "R": ("reverted", "already_fixed", "not_affected", "opt_in"),
     "X": ("reverted", "already_fixed", "not_affected", "opt_in"),
 }
-#: Forced on a build whose code it does not know, a shim refuses, and that is right.
+#: Forced on a build whose code it does not know, a shim refuses, and that is right: at once,
+#: or, where its modules were not loaded yet, when they are.
 _REFUSALS = ("unsupported", "conflict")
 
 
@@ -117,7 +118,8 @@ class ShimContract:
         _check(not answer["problems"], f"after {order}: {'; '.join(answer['problems'])}")
         last = [word for word in order.split() if word in "ALRX"][-1]
         for key, state in answer["states"].items():
-            refused = key in answer["refused"] and state in _REFUSALS
+            forced = key in answer["refused"] or ("A" in order.split() and self._is_out(key))
+            refused = forced and state in _REFUSALS
             _check(refused or state in _RIGHT[last], f"{key} is {state} after {order}")
         pristine = self._untouched()
         changed = [name for name, text in pristine.items() if answer["words"].get(name) != text]
@@ -152,6 +154,13 @@ class ShimContract:
         from .default import registry
 
         return registry
+
+    def _is_out(self, key: str) -> bool:
+        from .builds import detect
+        from .gate import Verdict
+
+        build = detect()
+        return build is not None and self._registry().get(key).affected.verdict(build) is Verdict.OUT
 
     def _untouched(self) -> dict[str, str]:
         words: dict[str, str] = self._play(["T", "M"])["words"]

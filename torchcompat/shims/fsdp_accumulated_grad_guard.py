@@ -22,7 +22,7 @@ def probe() -> Probe:
         return absent("the upcast asks first, by this shim", cured=True)
     upcast = lookup(_UPCAST, None)
     if upcast is None and lookup(_PARAM, None) is not None:
-        return absent("this build upcasts accumulated gradients elsewhere")
+        return absent("this build upcasts accumulated gradients elsewhere", cured=True)
     if not inspect.isfunction(upcast):
         return drifted("FSDPParam is not where it was")
     names = inspect.unwrap(upcast).__code__.co_names

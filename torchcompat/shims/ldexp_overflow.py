@@ -52,7 +52,9 @@ def _in_steps(x: Any, exponent: Any, dtype: Any) -> Any:
     return x * _power(first, x) * _power(half - first, x) * _power(last.clamp(-1000, 1000), x)
 
 
-def _make(original: Callable[..., Any], *, inplace: bool = False) -> Callable[..., Any]:
+def _make(target: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    inplace = target.endswith("_")
+
     @functools.wraps(original, updated=())
     def ldexp(input: Any, other: Any, *, out: Any = None) -> Any:
         import torch
@@ -80,13 +82,14 @@ def _make(original: Callable[..., Any], *, inplace: bool = False) -> Callable[..
         return out.copy_(exact)
 
     ldexp.in_steps = True  # type: ignore[attr-defined]
+    # A builtin's names are not those under which it is found, and pickle goes by names.
+    ldexp.__module__, _, ldexp.__qualname__ = target.partition(":")
     return ldexp
 
 
 def edits() -> Sequence[Edit]:
     """Compute the function and both methods in steps."""
-    make_inplace = functools.partial(_make, inplace=True)
-    return [ReplaceAttr(target, make_inplace if target.endswith("_") else _make) for target in _TARGETS]
+    return [ReplaceAttr(target, functools.partial(_make, target)) for target in _TARGETS]
 
 
 def closed_form() -> None:
