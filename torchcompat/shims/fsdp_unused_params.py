@@ -49,7 +49,9 @@ def edits() -> Sequence[Edit]:
                     for group in _param_groups(module._get_fsdp_state()):
                         group.reduce_scatter_unused_params = reduce_scatter_unused_params
 
-        set_reduce_scatter_unused_params.__qualname__ = "FSDPModule.set_reduce_scatter_unused_params"
+        # Pickle looks a function up by these.
+        set_reduce_scatter_unused_params.__module__ = _MODULE.partition(":")[0]
+        set_reduce_scatter_unused_params.__qualname__ = _SETTER.partition(":")[2]
         return set_reduce_scatter_unused_params
 
     def make(original: Any) -> Any:
