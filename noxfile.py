@@ -8,6 +8,7 @@
 
 Environment: TORCHCOMPAT_TORCH_BACKEND=cpu takes torch from PyTorch's index for that
 backend (uv's --torch-backend); TORCHCOMPAT_NIGHTLY_INDEX names the index for `nightly`;
+TORCHCOMPAT_TEST_ORDERS=all also runs what is slow on every torch of the matrix;
 TORCHCOMPAT_DROP=1 removes each torch once it is tested; TORCHCOMPAT_EVIDENCE names the
 folder for one evidence file a build (the matrix: evidence/, which is committed).
 
@@ -122,9 +123,11 @@ def _run_tests(session: nox.Session, *arguments: str, env: dict[str, str] | None
         "tests/test_builds.py",
     ]
     spread = [] if session.posargs else ["-n2", "--dist=loadgroup"]
-    # All orders of the contract run in the README's test command, on one torch; here those
-    # in which a build could differ.
+    # All orders of the contract and what is slow run in the README's test command, on one
+    # torch; here the orders in which a build could differ, and what is quick.
     short = {"TORCHCOMPAT_TEST_ORDERS": os.environ.get("TORCHCOMPAT_TEST_ORDERS", "short")}
+    if not session.posargs and short["TORCHCOMPAT_TEST_ORDERS"] == "short":
+        spread += ["-m", "not slow"]
     session.run(
         "python",
         "-m",

@@ -14,6 +14,7 @@ BUILD = detect() or TorchBuild.parse("Unknown")
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.slow,
     pytest.mark.skipif(not BUILD.known or BUILD.line < (2, 7, 0), reason="FSDP2 on the CPU needs 2.7"),
 ]
 
