@@ -157,6 +157,7 @@ print(event.count)
     assert out.stdout.strip() == "2", "once in the forward, once in the recompute"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BUILD.known or BUILD.line < (2, 7, 0), reason="FSDP2 on the CPU needs torch 2.7")
 @pytest.mark.parametrize("shim", [True, False])
 def test_the_example(shim):
