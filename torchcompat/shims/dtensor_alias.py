@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .. import reproduce
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
@@ -44,11 +45,9 @@ def edits() -> Sequence[Edit]:
 def _same_as_plain(index: Any) -> None:
     """Index DTensors of each placement; values and gradients must equal the plain tensor's."""
     import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = reproduce.cpu_mesh()
     torch.manual_seed(0)
     for placement in (Replicate(), Shard(0), Shard(1)):
         plain = torch.randn(4, 8, 2, requires_grad=True)

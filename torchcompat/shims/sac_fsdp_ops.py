@@ -66,8 +66,6 @@ def gathered_only_in_recompute() -> None:
 
     Losses and last gradients over five steps must equal those without checkpointing.
     """
-    import torch
-
     # What sac_profiler cures would hide what this is about; the child is thrown away.
     ignored = lookup(_IGNORED, None)
     if ignored is not None:
@@ -80,8 +78,7 @@ def gathered_only_in_recompute() -> None:
             module.set_modules_to_backward_prefetch([experts[-1]])
         return built
 
-    generator = torch.Generator().manual_seed(1)
-    batches = [torch.randn(4, 8, generator=generator) for _ in range(5)]
+    batches = reproduce.batches()
     cured = model()
     cured.run_block = checkpointed(save_matmuls)
     reproduce.assert_same_training(reproduce.train(cured, batches), reproduce.train(model(), batches))

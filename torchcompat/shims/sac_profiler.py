@@ -143,11 +143,9 @@ def range_policy_everything() -> None:
 
 def sharded_moe(*, prefetch: bool) -> Any:
     """Build the MoE blocks with FSDP2: each block's experts a unit of their own."""
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = reproduce.cpu_mesh()
     model: Any = reproduce.moe_blocks()
     experts = [block.experts for block in model.blocks]
     for module in (*experts, model):
@@ -162,10 +160,7 @@ def _fsdp2_moe(*, prefetch: bool) -> None:
 
     Losses and last gradients must equal those of the same model without checkpointing.
     """
-    import torch
-
-    generator = torch.Generator().manual_seed(1)
-    batches = [torch.randn(4, 8, generator=generator) for _ in range(5)]
+    batches = reproduce.batches()
     model = sharded_moe(prefetch=prefetch)
     model.run_block = checkpointed(save_matmuls)
     got = reproduce.train(model, batches)
