@@ -122,7 +122,7 @@ def _run_tests(session: nox.Session, *arguments: str, env: dict[str, str] | None
         "tests/test_laziness.py",
         "tests/test_builds.py",
     ]
-    spread = [] if session.posargs else ["-n2", "--dist=loadgroup"]
+    spread = [] if session.posargs else ["-n2"]
     # All orders of the contract and what is slow run in the README's test command, on one
     # torch; here the orders in which a build could differ, and what is quick.
     short = {"TORCHCOMPAT_TEST_ORDERS": os.environ.get("TORCHCOMPAT_TEST_ORDERS", "short")}

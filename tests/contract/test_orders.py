@@ -9,7 +9,7 @@ import pytest
 from torchcompat.registry import Registry
 from torchcompat.testing import ORDERS, ShimContract
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("contract")]
+pytestmark = pytest.mark.torch
 
 # Read here: the clean_environment fixture takes our variables away from the tests.
 SHORT = os.environ.get("TORCHCOMPAT_TEST_ORDERS") == "short"

@@ -16,7 +16,7 @@ CASES = [(shim.key, reproducer.name) for shim in SHIMS for reproducer in shim.re
 # Read here: the clean_environment fixture takes our variables away from the tests.
 EVIDENCE = os.environ.get("TORCHCOMPAT_EVIDENCE")
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("verify")]
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")

@@ -109,9 +109,12 @@ def default_backend() -> None:
 
 def _passes_only(module: Any, inputs: Any, **_: Any) -> Any:
     """Inductor's graph passes without its code generation: the result runs op by op."""
+    from torch._guards import detect_fake_mode
     from torch._inductor.fx_passes.post_grad import post_grad_passes
+    from torch._inductor.virtualized import V
 
-    post_grad_passes(module, True)
+    with V.set_fake_mode(detect_fake_mode(inputs)):
+        post_grad_passes(module, True)
     module.recompile()
 
     def run(args: list[Any]) -> Any:
@@ -124,7 +127,8 @@ def _passes_only(module: Any, inputs: Any, **_: Any) -> Any:
 def many_dtypes() -> None:
     """Dtypes and fill values through inductor's passes, with symbolic shapes."""
     import torch
-    from torch._inductor.compile_fx import compile_fx
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor.decomposition import select_decomp_table
 
     def of(fill: float, dtype: Any, out: Any = None, size: int = 4) -> Callable[[Any], Any]:
         return lambda x: torch.full((x.shape[0], size), fill, dtype=dtype).cumsum(1, dtype=out)
@@ -144,9 +148,8 @@ def many_dtypes() -> None:
     def run(x: torch.Tensor) -> list[torch.Tensor]:
         return [function(x) for function in functions.values()]
 
-    def backend(module: Any, inputs: Any) -> Any:
-        return compile_fx(module, inputs, inner_compile=_passes_only)
-
+    # Not compile_fx, which first traces the attention patterns of another pass, for seconds.
+    backend = aot_autograd(fw_compiler=_passes_only, decompositions=select_decomp_table())
     x = torch.zeros(3, 4)
     torch._dynamo.mark_dynamic(x, 0)  # and not dynamic=True: the fill values stay constants
     results = torch.compile(run, backend=backend)(x)
