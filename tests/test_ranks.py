@@ -139,7 +139,7 @@ for name, size, of in {cases!r}:
             pids.append(pid)
         for pid in pids:
             os.waitpid(pid, 0)
-        print(json.dumps([name, size, of, [json.load(open(f"{{folder}}/said-{{r}}")) for r in range(size)]]))
+        print("SAID", json.dumps([name, size, of, [json.load(open(f"{{folder}}/said-{{r}}")) for r in range(size)]]))
 """
 
 DEMO = "the shim demo is applied (revision 1) on"
@@ -161,7 +161,7 @@ def test_gloo_ranks(python, tmp_path):
 
     cases = list(CASES)
     out = python(JOB.format(tests=str(ROOT / "tests"), cases=cases), timeout=180)
-    lines = [json.loads(line) for line in out.stdout.splitlines() if line.startswith("[")]
+    lines = [json.loads(line[5:]) for line in out.stdout.splitlines() if line.startswith("SAID ")]
     assert len(lines) == len(cases)
     for (name, size, of), (_, _, _, ranks) in zip(cases, lines):
         where = f"{name} with {size} ranks, {of}"
