@@ -16,7 +16,9 @@ LOCAL = [
     "+cu126.post3", "+fb", "+041361538.nv23.06", "+computecanada", "+cu130-dirty", "+0", "+cpu.cxx11.abi",
 ]  # fmt: skip
 TAILS = ["", "", "", "-dirty", ".nv23.05", ".g8145d63", "-8145d630e8-dirty"]
-NOISE = list("0123456789.+-_abcdevrpostgitnv!~ *,<>=()\t\n\x00é٣５²𝟗\ud800") + ["dev", "rc", "post", "1!", "9" * 5000]
+#: Among them digits that are none for packaging: fullwidth, superscript, Arabic, mathematical.
+NOISE = [*"0123456789.+-_abcdevrpostgitnv!~ *,<>=()\t\n\x00", "\uff15", "\xb2", "\u0663", "\U0001d7d7",
+         "\xe9", "\ud800", "dev", "rc", "post", "1!", "9" * 5000]  # fmt: skip
 #: Since when, and fixed where, for whole lines; no dates and no named builds.
 RANGES = [
     Affected(since="2.13.0a0"),
