@@ -121,6 +121,26 @@ def fake_torch(tmp_path):
     return write
 
 
+@pytest.fixture
+def figure(record_property):
+    """Report a count for the reliability table; counts of one name are added up."""
+    return lambda name, count: record_property(f"figure {name}", count)
+
+
+def pytest_terminal_summary(terminalreporter):
+    totals: dict[str, int] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call" and report.outcome == "passed":
+                for name, count in report.user_properties:
+                    if name.startswith("figure "):
+                        totals[name[7:]] = totals.get(name[7:], 0) + count
+    if totals:
+        terminalreporter.section("reliability")
+    for name, count in sorted(totals.items()):
+        terminalreporter.write_line(f"{count:>9,} {name}")
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--device",

@@ -266,8 +266,7 @@ def test_an_undo_that_fails_does_not_stop_the_others(lib):
         raise ValueError("stuck")
 
     journal = commit(ReplaceAttr("fakelib.things:plain", twice), Call("x:y", lambda: None, fail))
-    with pytest.raises(TorchCompatError, match=r"x:y \(stuck\)"):
-        journal.rollback()
+    assert journal.rollback() == ("x:y (stuck)",)
     assert lib.plain() == "original"
 
 

@@ -55,6 +55,7 @@ FLOORS = [
         "testing",
         "contract",
     ),
+    ("ranks",),
     ("default", "scan"),
     ("evidence", "audit", "pyproject"),
     ("verify",),

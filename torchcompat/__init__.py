@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ConflictError,
         DuplicateShimError,
         GateError,
+        RanksDisagreeError,
         RevertError,
         ShimDefinitionError,
         TargetDriftError,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         UnknownShimError,
     )
     from .gate import Affected, NamedBuild, Verdict
+    from .ranks import check_ranks
     from .report import Event, Outcome, Report, State
     from .shim import Presence, Probe, Reproducer, Shim, absent, drifted, present
     from .targets import lookup
@@ -72,6 +74,7 @@ _HOMES = {
         "ConflictError",
         "DuplicateShimError",
         "GateError",
+        "RanksDisagreeError",
         "RevertError",
         "ShimDefinitionError",
         "TargetDriftError",
@@ -81,6 +84,7 @@ _HOMES = {
         "UnknownShimError",
     ),
     "gate": ("Affected", "NamedBuild", "Verdict"),
+    "ranks": ("check_ranks",),
     "report": ("Event", "Outcome", "Report", "State"),
     "shim": ("Presence", "Probe", "Reproducer", "Shim", "absent", "drifted", "present"),
     "targets": ("lookup",),
@@ -102,6 +106,7 @@ __all__ = [
     "Outcome",
     "Presence",
     "Probe",
+    "RanksDisagreeError",
     "ReplaceAttr",
     "Report",
     "Reproducer",
@@ -122,6 +127,7 @@ __all__ = [
     "applied",
     "apply",
     "apply_all",
+    "check_ranks",
     "drifted",
     "fingerprint",
     "lookup",

@@ -33,6 +33,7 @@ __all__ = [
     "Change",
     "Edit",
     "ReplaceAttr",
+    "is_ousted",
     "is_replaced",
 ]
 
@@ -196,6 +197,23 @@ class AddAttr:
         if raw is not MISSING:
             raise ConflictError(self.target, who_made(raw))
         return _AttrChange(self.target, owner, name, MISSING, MISSING, self.make(), verb="added")
+
+
+def is_ousted(change: Change) -> bool:
+    """Whether another patch, and not torch's own code, is where a change was made."""
+    if isinstance(change, _AttrChange):
+        live = own_attr(change.owner, change.name)
+        mine = live is change.new or id(live) in _placed
+        return (
+            not mine
+            and foreign_maker(live, change.target.partition(":")[0].partition(".")[0]) is not None
+        )
+    if isinstance(change, _EntriesChange):
+        live_entries = (
+            (change.container.get(key, value), value) for key, value in change.entries.items()
+        )
+        return any(live is not value for live, value in live_entries)
+    return False
 
 
 # -- sets and dicts ------------------------------------------------------------------

@@ -151,6 +151,12 @@ class Engine(Lifecycle):
             build = session.build
         return Report(outcomes, build, self.registry.problems)
 
+    def waiting(self) -> tuple[str, ...]:
+        """Return the keys that were asked for and wait for their modules to be imported."""
+        with self._locked():
+            records = list(self._records.items())
+            return tuple(k for k, record in records if record.outcome.state is State.PENDING)
+
     def plan(self, torch: str | TorchBuild | None = None) -> Report:
         """Say what ``apply_all()`` would do on a build, from its version alone.
 

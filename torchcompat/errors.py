@@ -16,6 +16,7 @@ __all__ = [
     "DuplicateShimError",
     "GateError",
     "InputError",
+    "RanksDisagreeError",
     "RevertError",
     "ShimDefinitionError",
     "TargetDriftError",
@@ -164,3 +165,22 @@ class RevertError(TorchCompatError):
 
     def __str__(self) -> str:
         return f"shim {self.key!r} could not be reverted: {self.reason}"
+
+
+class RanksDisagreeError(TorchCompatError):
+    """The ranks of a job do not run the same torch with the same shims.
+
+    Attributes:
+        differences: in what they differ, one sentence each, with the ranks.
+    """
+
+    def __init__(self, differences: Sequence[str]) -> None:
+        super().__init__(tuple(differences))
+        self.differences = tuple(differences)
+
+    def __str__(self) -> str:
+        return (
+            f"the ranks of this job disagree: {'; and '.join(self.differences)}. Give every rank the "
+            f"same environment: torch, torchcompat-shims, TORCHCOMPAT_* variables, and the place "
+            f"where apply_all() is called."
+        )

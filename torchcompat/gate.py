@@ -10,6 +10,7 @@ that nightly is newer than many alphas.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from dataclasses import dataclass
 
@@ -203,6 +204,7 @@ class Affected:
         return None
 
 
+@functools.lru_cache(maxsize=512)  # the bounds of ranges, read anew for each build judged
 def _read(text: str, field: str) -> TorchBuild:
     build = TorchBuild.parse(text)
     if build.line is None:

@@ -34,7 +34,6 @@ _GAP = 1.0
 
 _lock = threading.RLock()
 _waiters: list[Waiter] = []
-_watched: dict[str, int] = {}
 _searching = threading.local()
 
 
@@ -74,8 +73,6 @@ def when_ready(modules: Iterable[str], callback: Callable[[], None]) -> Waiter:
     waiter = Waiter(frozenset((ROOT, *modules)), callback)
     with _lock:
         _waiters.append(waiter)
-        for name in waiter.modules:
-            _watched[name] = _watched.get(name, 0) + 1
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
     for name in waiter.modules:
@@ -113,15 +110,15 @@ def _imported_elsewhere(name: str) -> bool:
 
 
 def _forget(waiter: Waiter) -> None:
-    if waiter not in _waiters:
-        return
-    _waiters.remove(waiter)
-    for name in waiter.modules:
-        _watched[name] -= 1
-        if not _watched[name]:
-            del _watched[name]
+    if waiter in _waiters:
+        _waiters.remove(waiter)
     if not _waiters and _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
+
+
+def _is_watched(name: str) -> bool:
+    # Asked of the waiters themselves: counts beside them could be cut off from them by an interrupt.
+    return any(name in waiter.modules for waiter in list(_waiters))
 
 
 def poll() -> None:
@@ -140,7 +137,7 @@ def poll() -> None:
 
 def _finished(spec: ModuleSpec) -> None:
     # Not in sys.modules: the import has failed, and may be tried again.
-    if spec.name in sys.modules and spec.name in _watched:
+    if spec.name in sys.modules and _is_watched(spec.name):
         poll()
 
 
@@ -190,7 +187,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Any = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in _watched:
+        if not _is_watched(name):
             return None
         searching: set[str] = _searching.__dict__.setdefault("names", set())
         if name in searching:

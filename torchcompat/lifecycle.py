@@ -31,6 +31,19 @@ class Record:
     force: bool = False
 
 
+@dataclass
+class Undoing:
+    """Edits that have to be taken back, and what is then to be noted.
+
+    Written down before the first edit, and struck out after the last line of an apply or
+    revert: whatever cuts that off, the engine finds it before it releases the lock.
+    """
+
+    shim: Shim
+    journal: Journal
+    outcome: Outcome
+
+
 class Lifecycle(Sessions):
     """What happens to a shim, always under the lock."""
 
@@ -38,6 +51,7 @@ class Lifecycle(Sessions):
         super().__init__()
         self.registry = registry
         self._records: dict[str, Record] = {}  # in the order in which they were touched
+        self._undoing: Undoing | None = None
 
     # -- deciding --------------------------------------------------------------------
 
@@ -80,9 +94,12 @@ class Lifecycle(Sessions):
         record = self._records.get(shim.key)
         if record is not None and record.journal is not None:
             outcome = self._checked(record)
-            if outcome.state is State.APPLIED or self._probe(shim).presence is not Presence.PRESENT:
+            if outcome.state is State.APPLIED or not self._is_undone(shim, record.journal):
                 return outcome
-            record.journal = None  # overwritten from outside, and the fault is back
+            # What is left of the edits goes first, or it would be edited twice.
+            self._take_back(record, replace(outcome, edits=()))
+            if self._records[shim.key].outcome.state is State.FAILED:
+                return self._records[shim.key].outcome
         if record is not None and record.outcome.state is State.PENDING:
             # What was asked for by name, or with force, stays so until it is decided.
             named, force = True, force or record.force
@@ -144,7 +161,9 @@ class Lifecycle(Sessions):
                 ),
             )
         journal = Journal()
+        cut_off = _failed(shim, gated, "it was interrupted; torch is as it was")
         try:
+            self._undoing = Undoing(shim, journal, cut_off)
             edits = tuple(shim.edits())
             changes = [edit.prepare() for edit in edits]
             claims = frozenset(claim for change in changes for claim in change.claims())
@@ -156,28 +175,32 @@ class Lifecycle(Sessions):
             after = self._probe(shim)
             if after.presence is not Presence.ABSENT:
                 raise TorchCompatError(f"after the edits the probe still says: {after.reason}")
+            outcome = Outcome(
+                key=shim.key,
+                state=State.APPLIED,
+                reason=f"{gated.reason}; {probe.reason}{reset}",
+                verdict=gated.verdict,
+                edits=journal.describe(),
+                late=late,
+                reversible=all(edit.reversible for edit in edits),
+                forced=force and (gated.verdict is Verdict.OUT or probe.presence is Presence.ABSENT),
+            )
+            self._note(shim, outcome, journal=journal, claims=claims, force=force)
+            self._undoing = None
+            return outcome
         except BaseException as error:
             return self._undo(shim, gated, journal, error)
-        outcome = Outcome(
-            key=shim.key,
-            state=State.APPLIED,
-            reason=f"{gated.reason}; {probe.reason}{reset}",
-            verdict=gated.verdict,
-            edits=journal.describe(),
-            late=late,
-            reversible=all(edit.reversible for edit in edits),
-            forced=force and (gated.verdict is Verdict.OUT or probe.presence is Presence.ABSENT),
-        )
-        return self._note(shim, outcome, journal=journal, claims=claims, force=force)
 
     def _undo(self, shim: Shim, gated: Gated, journal: Journal, error: BaseException) -> Outcome:
         """Bring torch back after a failed apply, and record why."""
-        done = journal.describe()
-        try:
-            journal.rollback()
-        except TorchCompatError as second:
-            error = TorchCompatError(f"{said(error)}; and in undoing it, {second}")
-        if isinstance(error, TargetDriftError):
+        self._undoing = Undoing(
+            shim, journal, _failed(shim, gated, f"{said(error)}; torch is as it was")
+        )
+        done = tuple(f"undone: {line}" for line in journal.describe())
+        lost = journal.rollback()
+        if lost:
+            outcome = _failed(shim, gated, f"{said(error)}; and in undoing it, {_lost(lost)}")
+        elif isinstance(error, TargetDriftError):
             outcome = replace(_failed(shim, gated, str(error)), state=State.UNSUPPORTED)
         elif isinstance(error, ConflictError):
             outcome = replace(
@@ -185,11 +208,30 @@ class Lifecycle(Sessions):
             )
         else:
             outcome = _failed(shim, gated, f"{said(error)}; torch is as it was")
-        self._note(shim, replace(outcome, edits=tuple(f"undone: {line}" for line in done)))
+        self._note(shim, replace(outcome, edits=done))
+        self._undoing = None
         if not isinstance(error, Exception):
             raise error
         logger.debug("shim %s", shim.key, exc_info=error)
         return self._records[shim.key].outcome
+
+    def _recover(self) -> None:
+        undoing = self._undoing
+        if undoing is None:
+            return
+        lost = undoing.journal.rollback()
+        outcome = undoing.outcome
+        if lost:
+            outcome = replace(outcome, state=State.FAILED, reason=_lost(lost))
+        self._note(undoing.shim, outcome)
+        self._undoing = None
+
+    def _overdue(self) -> list[str]:
+        return [
+            key
+            for key, record in self._records.items()
+            if record.outcome.state is State.PENDING and import_hooks.is_ready(record.shim.modules)
+        ]
 
     @staticmethod
     def _probe(shim: Shim) -> Probe:
@@ -228,24 +270,58 @@ class Lifecycle(Sessions):
                 raise RevertError(
                     shim.key, "torch offers no way back from one of its edits; start a new process"
                 )
+            for key, other in self._records.items():
+                shared = record.claims & other.claims if other.journal is not None else frozenset()
+                if shared and shim.key in other.shim.after:
+                    raise RevertError(
+                        shim.key, f"{min(shared)} is now held by the shim {key!r}; revert that first"
+                    )
             taken = record.journal.foreign_holder()
             if taken is not None:
                 target, holder = taken
                 raise RevertError(
                     shim.key, f"{target} is now held by {holder}; take that patch back first"
                 )
-            record.journal.rollback()
-            self._reset_dynamo(shim)
             reason = "reverted on request; torch is as it was"
-        return self._note(
-            shim,
-            Outcome(key=shim.key, state=State.REVERTED, reason=reason, verdict=record.outcome.verdict),
+        outcome = Outcome(
+            key=shim.key, state=State.REVERTED, reason=reason, verdict=record.outcome.verdict
         )
+        if record.journal is None:
+            return self._note(shim, outcome)
+        self._take_back(record, outcome)
+        outcome = self._records[shim.key].outcome
+        if outcome.state is State.FAILED:
+            raise RevertError(shim.key, outcome.reason)
+        self._reset_dynamo(shim)
+        return outcome
 
-    @staticmethod
-    def _checked(record: Record) -> Outcome:
+    def _take_back(self, record: Record, outcome: Outcome) -> None:
+        """Undo the edits of an applied shim and note what it is then."""
+        if record.journal is not None:
+            self._undoing = Undoing(record.shim, record.journal, outcome)
+            self._recover()
+
+    def _is_undone(self, shim: Shim, journal: Journal) -> bool:
+        """Whether torch's own code, with the fault, is where an applied shim's edits were.
+
+        As after a reload. Where another patch is in the way, ours may lie under it and come
+        back; then the edits stay written down.
+        """
+        try:
+            return self._probe(shim).presence is Presence.PRESENT and not journal.is_ousted()
+        except Exception as error:
+            logger.debug("shim %s stays as it is: %s", shim.key, said(error))
+            return False
+
+    def _checked(self, record: Record) -> Outcome:
         """The outcome on record, unless somebody has overwritten the edits since."""
-        taken = record.journal.foreign_holder() if record.journal is not None else None
+        if record.journal is None:
+            return record.outcome
+        above: set[str] = set()
+        for other in self._records.values():
+            if other.journal is not None and record.shim.key in other.shim.after:
+                above |= other.claims  # built on ours, as declared, and looked at by itself
+        taken = record.journal.foreign_holder(besides=above)
         if taken is None:
             return record.outcome
         target, holder = taken
@@ -285,6 +361,10 @@ class Lifecycle(Sessions):
         if self._session is not None and before is not outcome.state:
             self._session.events.append(Event(outcome, before))
         return outcome
+
+
+def _lost(failures: tuple[str, ...]) -> str:
+    return f"could not be undone: {'; '.join(failures)}; start a new process"
 
 
 def _failed(shim: Shim, gated: Gated, reason: str) -> Outcome:

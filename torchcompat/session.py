@@ -4,6 +4,9 @@ One lock guards every change to torch. Import callbacks and subscribers never ru
 under it, and an import callback never waits for it for long: the thread that holds it
 may itself wait for an import. What arrives while the lock is held is done by its
 holder on release.
+
+An interrupt may fall on any line. So who holds the lock is asked of the lock and never of
+a flag, and what an interrupt has cut off half-way is mended before the lock is released.
 """
 
 from __future__ import annotations
@@ -46,7 +49,6 @@ class Sessions:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._session: Session | None = None
-        self._owner: int | None = None
         self._arrived: deque[str] = deque()
         self._subscribers: list[Callable[[Event], object]] = []
         self._fork_locked = False
@@ -56,48 +58,68 @@ class Sessions:
         """Decide about a pending shim whose modules have arrived; under the lock."""
         raise NotImplementedError
 
+    def _recover(self) -> None:
+        """Finish what an interrupt has cut off half-way; under the lock."""
+        raise NotImplementedError
+
+    def _overdue(self) -> list[str]:
+        """Name the pending shims whose modules are there although nobody said so."""
+        raise NotImplementedError
+
+    def _is_ours(self) -> bool:
+        """Whether this thread holds the lock."""
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined, unused-ignore]
+
     @contextmanager
     def _locked(self) -> Iterator[Session]:
         """Hold the lock; on release do what has arrived meanwhile, and send the events."""
-        if self._session is not None and self._owner == threading.get_ident():
+        if self._session is not None and self._is_ours():
             yield self._session
             return
-        self._lock.acquire()
-        try:
-            session = self._begin()
-            yield session
-        finally:
-            self._end()
+        with self._lock:
+            try:
+                session = self._begin()
+                yield session
+            finally:
+                self._end()
         self._send(session)
         self._drain()
 
     def _begin(self) -> Session:
-        self._session, self._owner = Session(), threading.get_ident()
+        self._session = session = Session()
+        self._recover()
         import_hooks.poll()
-        self._session.build = detect()
+        session.build = detect()
+        self._arrived.extend(self._overdue())
         self._apply_arrived()
-        return self._session
+        return session
 
     def _end(self) -> None:
         try:
+            self._recover()
             self._apply_arrived()
         finally:
-            self._session = self._owner = None
-            self._lock.release()
+            self._session = None
 
     def _drain(self) -> None:
         """Do what has arrived, unless the lock's holder will."""
-        while self._arrived and self._lock.acquire(timeout=PATIENCE):
+        while self._arrived:
             try:
+                if not self._lock.acquire(timeout=PATIENCE):
+                    return
                 session = self._begin()
             finally:
-                self._end()
+                if self._is_ours():
+                    try:
+                        self._end()
+                    finally:
+                        self._lock.release()
             self._send(session)
 
     def _on_ready(self, key: str) -> None:
         """Called by the import hooks when a pending shim's modules are complete."""
         self._arrived.append(key)
-        if self._owner == threading.get_ident():
+        if self._is_ours():
             return  # the frame further up does it
         try:
             self._drain()
@@ -144,7 +166,7 @@ def _after_fork(*, child: bool = False) -> None:
             holder._lock.release()
         elif child:
             holder._lock = threading.RLock()
-            holder._session = holder._owner = None
+            holder._session = None
 
 
 if hasattr(os, "register_at_fork"):
