@@ -49,6 +49,7 @@ FLOORS = [
         "__init__",
         "cli_audit",
         "cli_evidence",
+        "cli_status",
         "progress",
         "launch",
         "pytest_plugin",
@@ -68,7 +69,7 @@ FLOORS = [
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache"),
     ("edits", "bounds"),
     ("targets", "gate"),
-    ("builds", "errors", "schema", "scrub", "releases"),
+    ("builds", "errors", "schema", "scrub", "releases", "installation"),
 ]
 
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import __version__
 from .cli_audit import add_audit, run_audit
 from .cli_evidence import add_evidence
+from .cli_status import run_status
 from .errors import GateError, InputError, TorchCompatError, UnknownShimError
 from .settings import DISABLE, ONLY
 
@@ -30,7 +30,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Known faults and API breaks of torch, and reversible cures for them.",
         epilog="Exit codes: 0 fine, 1 something failed or was found, 2 wrong usage.",
     )
-    parser.add_argument("--version", action="version", version=f"torchcompat-shims {__version__}")
+    # `status` is to start, and to tell, even where another distribution's __init__ lies over ours.
+    version = getattr(sys.modules[__package__], "__version__", "of an unknown version")
+    parser.add_argument("--version", action="version", version=f"torchcompat-shims {version}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, text: str, **extra: Any) -> argparse.ArgumentParser:
@@ -44,7 +46,12 @@ def build_parser() -> argparse.ArgumentParser:
     sub = command("list", _list, "List all shims.")
     machine_readable(sub)
 
-    sub = command("status", _status, "Import torch, apply all shims here, and say what became of each.")
+    sub = command(
+        "status",
+        run_status,
+        "Import torch, apply all shims here, and say what became of each, and whether this "
+        "installation is whole and alone.",
+    )
     machine_readable(sub)
 
     sub = command(
@@ -168,7 +175,7 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-# -- list, status, plan, explain -----------------------------------------------------
+# -- list, plan, explain -------------------------------------------------------------
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -191,33 +198,6 @@ def _list(arguments: argparse.Namespace) -> int:
     ]
     print("\n".join(table(("shim", "builds", "applied", "from", "what it cures"), rows)))
     return FINE
-
-
-def _status(arguments: argparse.Namespace) -> int:
-    from importlib import import_module
-
-    from .builds import torch_loaded
-    from .default import apply_all, registry, torch_build
-    from .report import State
-
-    torch_build()
-    report = apply_all()
-    waiting = {name for key in report.keys_in(State.PENDING) for name in registry.get(key).modules}
-    for name in ("torch", *sorted(waiting)):
-        try:
-            import_module(name)
-        except ImportError as error:
-            if not torch_loaded():
-                raise TorchCompatError(f"torch cannot be imported: {error}") from error
-    report = apply_all()
-    if arguments.json:
-        _print_json(report.as_dict())
-    else:
-        print(report)
-        for outcome in report.values():
-            for edit in outcome.edits:
-                print(f"  {outcome.key}: {edit}")
-    return FAILED if report.troubled else FINE
 
 
 def _plan(arguments: argparse.Namespace) -> int:
