@@ -292,7 +292,7 @@ def test_each_edit_raises(fakelib, where, kind, figure):
             return trouble.pop()() if trouble else healthy()
 
         registry = world.engine.registry
-        registry._shims["many"] = replace(registry.get("many"), edits=edits)
+        registry._entries["many"] = replace(registry.get("many"), edits=edits)
         expected = ApplyError if isinstance(kind, Exception) and where != "undo" else BaseException
         with pytest.raises(expected):
             world.engine.apply("many")
@@ -316,7 +316,7 @@ def test_an_undo_that_cannot_be_made_is_said_and_not_called_whole(fakelib, figur
     edits = lambda: [  # noqa: E731
         ReplaceAttr("fakelib.ops:other", good), Call("the flag", lambda: None, stuck)
     ]  # fmt: skip
-    registry._shims["two"] = replace(registry.get("two"), edits=edits)
+    registry._entries["two"] = replace(registry.get("two"), edits=edits)
     world.engine.apply("two")
     with pytest.raises(
         RevertError, match=r"could not be undone: the flag \(stuck\); start a new process"
@@ -325,7 +325,7 @@ def test_an_undo_that_cannot_be_made_is_said_and_not_called_whole(fakelib, figur
     assert world.module.other() == "bad", "the others are undone"
     outcome = world.engine.status()["two"]
     assert (outcome.state, "as it was" in outcome.reason) == (State.FAILED, False)
-    registry._shims["two"] = replace(registry.get("two"), edits=lambda: [*edits(), Call("x", stuck)])
+    registry._entries["two"] = replace(registry.get("two"), edits=lambda: [*edits(), Call("x", stuck)])
     with pytest.raises(ApplyError, match=r"Trouble: stuck; and in undoing it, could not be undone: the"):
         world.engine.apply("two")
     assert "as it was" not in world.engine.status()["two"].reason
@@ -352,7 +352,7 @@ def test_a_probe_raises(fakelib, call, figure):
     world = World(fakelib)
     registry = world.engine.registry
     healthy = registry.get("many").probe
-    registry._shims["many"] = replace(registry.get("many"), probe=later(call, healthy))
+    registry._entries["many"] = replace(registry.get("many"), probe=later(call, healthy))
     report = world.engine.apply_all()
     assert report["many"].state is State.FAILED
     assert report.applied == ("two",)
@@ -361,7 +361,7 @@ def test_a_probe_raises(fakelib, call, figure):
     # Applied, overwritten, and then its probe raises: still nothing comes out of apply_all().
     world.engine.apply("many")
     ours, world.module.broken = world.module.broken, lambda: "bad"
-    registry._shims["many"] = replace(registry.get("many"), probe=later(1, healthy))
+    registry._entries["many"] = replace(registry.get("many"), probe=later(1, healthy))
     assert world.engine.apply_all()["many"].state is State.CONFLICT
     world.module.broken = ours
     world.engine.revert_all()

@@ -66,7 +66,7 @@ FLOORS = [
     ("session",),
     ("registry", "import_hooks"),
     ("shims",),
-    ("shim", "report", "journal", "settings", "reproduce", "compile_cache"),
+    ("shim", "report", "journal", "settings", "reproduce", "compile_cache", "entries"),
     ("edits", "bounds"),
     ("targets", "gate"),
     ("builds", "errors", "schema", "scrub", "releases", "installation"),

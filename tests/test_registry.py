@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import textwrap
 
 import pytest
+from conftest import ROOT
 from fakes import make_shim
 
 from torchcompat import (
@@ -193,3 +195,30 @@ def test_every_built_in_shim_is_complete():
         assert isinstance(shim.affected, Affected)
         assert type(shim).__module__ == "torchcompat.shim"
         assert shim.summary[-1] != ".", shim.key
+
+
+def test_the_index_says_what_the_shims_say():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "index.py"), "--check"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_what_is_looked_at_is_loaded(python, fake_torch):
+    torch = fake_torch("2.13.0")
+    python(
+        """
+        import sys, torch, torchcompat
+        torchcompat.apply_all()
+        states = {key: str(outcome.state) for key, outcome in torchcompat.status().items()}
+        loaded = {n.rpartition(".")[2] for n in sys.modules if n.startswith("torchcompat.shims.")}
+        unloaded = ("not_affected", "pending", "opt_in")
+        assert not {key for key in loaded & set(states) if states[key] in unloaded}, loaded
+        assert not {k for k, state in states.items() if state not in unloaded} - loaded, states
+        assert states["sac_profiler"] == "pending", states
+        import torch.utils.checkpoint
+        assert "torchcompat.shims.sac_profiler" in sys.modules
+        """,
+        path=[torch],
+    )

@@ -20,7 +20,7 @@ def run_status(arguments: argparse.Namespace) -> int:
 
     torch_build()
     report = apply_all()
-    waiting = {name for key in report.keys_in(State.PENDING) for name in registry.get(key).modules}
+    waiting = {name for key in report.keys_in(State.PENDING) for name in registry.entry(key).modules}
     for name in ("torch", *sorted(waiting)):
         try:
             import_module(name)

@@ -36,7 +36,7 @@ class Engine(Lifecycle):
             TorchNotFoundError: there is no torch.
             ApplyError: the shim is needed here and cannot be applied; torch is as it was.
         """
-        shim = self.registry.get(key)
+        shim = self.registry.entry(key)
         switches = Switches.read(self.registry.keys())
         with self._locked() as session:
             if session.build is None:
@@ -68,12 +68,12 @@ class Engine(Lifecycle):
             UnknownShimError: ``only`` or ``skip`` names no shim.
             ApplyError: in strict mode.
         """
-        named = None if only is None else {self.registry.get(key).key for key in only}
-        left_out = {self.registry.get(key).key for key in skip}
+        named = None if only is None else {self.registry.entry(key).key for key in only}
+        left_out = {self.registry.entry(key).key for key in skip}
         switches = Switches.read(self.registry.keys())
         taken: list[Outcome] = []
         with self._locked():
-            for shim in self.registry:
+            for shim in self.registry.entries():
                 if shim.key in left_out or (named is not None and shim.key not in named):
                     continue
                 by_name = named is not None or switches.only is not None
@@ -93,7 +93,7 @@ class Engine(Lifecycle):
             UnknownShimError: there is no such shim.
             RevertError: its target is no longer ours, or torch offers no way back.
         """
-        shim = self.registry.get(key)
+        shim = self.registry.entry(key)
         with self._locked():
             return self._revert(shim)
 
@@ -142,7 +142,7 @@ class Engine(Lifecycle):
         switches = Switches.read(self.registry.keys())
         outcomes: dict[str, Outcome] = {}
         with self._locked() as session:
-            for shim in self.registry:
+            for shim in self.registry.entries():
                 record = self._records.get(shim.key)
                 if record is None:
                     outcomes[shim.key] = self._forecast(shim, switches, session.build)
@@ -179,7 +179,7 @@ class Engine(Lifecycle):
                     f"does, like '2.13.0' or '2.13.0a0+8145d630e8'"
                 )
         switches = Switches.read(self.registry.keys())
-        outcomes = {shim.key: self._forecast(shim, switches, build) for shim in self.registry}
+        outcomes = {shim.key: self._forecast(shim, switches, build) for shim in self.registry.entries()}
         return Report(outcomes, build, self.registry.problems)
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from . import import_hooks
 from .builds import TorchBuild, detect
+from .entries import Declared
 from .errors import ConflictError, RevertError, TargetDriftError, TorchCompatError
 from .gate import Gated, Verdict
 from .journal import Journal
@@ -14,7 +15,7 @@ from .registry import Registry
 from .report import Event, Outcome, State
 from .session import Session, Sessions, logger, said
 from .settings import Switches
-from .shim import Presence, Probe, Shim
+from .shim import Presence, Probe
 
 __all__ = ["Lifecycle"]
 
@@ -23,7 +24,7 @@ __all__ = ["Lifecycle"]
 class Record:
     """What the engine knows about one shim."""
 
-    shim: Shim
+    shim: Declared
     outcome: Outcome
     journal: Journal | None = None
     claims: frozenset[str] = frozenset()
@@ -39,7 +40,7 @@ class Undoing:
     revert: whatever cuts that off, the engine finds it before it releases the lock.
     """
 
-    shim: Shim
+    shim: Declared
     journal: Journal
     outcome: Outcome
 
@@ -55,7 +56,7 @@ class Lifecycle(Sessions):
 
     # -- deciding --------------------------------------------------------------------
 
-    def _forecast(self, shim: Shim, switches: Switches, build: TorchBuild | None) -> Outcome:
+    def _forecast(self, shim: Declared, switches: Switches, build: TorchBuild | None) -> Outcome:
         """What would become of a shim, from the version alone."""
         early = self._early(shim, switches, named=False)
         if early is not None:
@@ -74,7 +75,7 @@ class Lifecycle(Sessions):
         )
 
     @staticmethod
-    def _early(shim: Shim, switches: Switches, *, named: bool) -> Outcome | None:
+    def _early(shim: Declared, switches: Switches, *, named: bool) -> Outcome | None:
         """The states that need no look at torch."""
         if shim.retired is not None:
             return Outcome(key=shim.key, state=State.RETIRED, reason=shim.retired)
@@ -89,7 +90,7 @@ class Lifecycle(Sessions):
             )
         return None
 
-    def _settle(self, shim: Shim, switches: Switches, *, named: bool, force: bool) -> Outcome:
+    def _settle(self, shim: Declared, switches: Switches, *, named: bool, force: bool) -> Outcome:
         """Bring one shim to the state that it should have; under the lock."""
         record = self._records.get(shim.key)
         if record is not None and record.journal is not None:
@@ -116,7 +117,7 @@ class Lifecycle(Sessions):
             return self._wait(shim, gated, force=force)
         return self._commit(shim, gated, force=force)
 
-    def _wait(self, shim: Shim, gated: Gated, *, force: bool) -> Outcome:
+    def _wait(self, shim: Declared, gated: Gated, *, force: bool) -> Outcome:
         missing = [name for name in shim.modules if not import_hooks.is_ready([name])]
         waits = " and ".join(missing) if import_hooks.is_ready([]) else "torch"
         outcome = Outcome(
@@ -132,7 +133,7 @@ class Lifecycle(Sessions):
 
     # -- applying --------------------------------------------------------------------
 
-    def _commit(self, shim: Shim, gated: Gated, *, force: bool) -> Outcome:
+    def _commit(self, shim: Declared, gated: Gated, *, force: bool) -> Outcome:
         """Probe, edit, probe again; on any failure torch is brought back."""
         try:
             probe = self._probe(shim)
@@ -164,7 +165,7 @@ class Lifecycle(Sessions):
         cut_off = _failed(shim, gated, "it was interrupted; torch is as it was")
         try:
             self._undoing = Undoing(shim, journal, cut_off)
-            edits = tuple(shim.edits())
+            edits = tuple(self.registry.get(shim.key).edits())
             changes = [edit.prepare() for edit in edits]
             claims = frozenset(claim for change in changes for claim in change.claims())
             self._refuse_shared(shim, claims)
@@ -191,7 +192,7 @@ class Lifecycle(Sessions):
         except BaseException as error:
             return self._undo(shim, gated, journal, error)
 
-    def _undo(self, shim: Shim, gated: Gated, journal: Journal, error: BaseException) -> Outcome:
+    def _undo(self, shim: Declared, gated: Gated, journal: Journal, error: BaseException) -> Outcome:
         """Bring torch back after a failed apply, and record why."""
         self._undoing = Undoing(
             shim, journal, _failed(shim, gated, f"{said(error)}; torch is as it was")
@@ -233,31 +234,31 @@ class Lifecycle(Sessions):
             if record.outcome.state is State.PENDING and import_hooks.is_ready(record.shim.modules)
         ]
 
-    @staticmethod
-    def _probe(shim: Shim) -> Probe:
-        probe = shim.probe()
+    def _probe(self, shim: Declared) -> Probe:
+        probe = self.registry.get(shim.key).probe()
         if not isinstance(probe, Probe):
             raise TypeError(f"a probe returns present(), absent() or drifted(), not {probe!r}")
         return probe
 
-    def _refuse_shared(self, shim: Shim, claims: frozenset[str]) -> None:
+    def _refuse_shared(self, shim: Declared, claims: frozenset[str]) -> None:
         for key, record in self._records.items():
             shared = claims & record.claims if record.journal is not None else frozenset()
             if shared and key not in shim.after and key != shim.key:
                 raise ConflictError(min(shared), f"the shim {key!r}")
 
-    @staticmethod
-    def _reset_dynamo(shim: Shim) -> str:
+    def _reset_dynamo(self, shim: Declared) -> str:
         """Drop compiled code that would run past the edits; only where there is any."""
         dynamo = sys.modules.get("torch._dynamo")
-        if not shim.dynamo_reset or dynamo is None or not import_hooks.is_ready(["torch._dynamo"]):
+        if dynamo is None or not self.registry.get(shim.key).dynamo_reset:
+            return ""
+        if not import_hooks.is_ready(["torch._dynamo"]):
             return ""
         dynamo.reset()
         return "; torch._dynamo was reset, so compiled functions compile again"
 
     # -- reverting and checking ------------------------------------------------------
 
-    def _revert(self, shim: Shim) -> Outcome:
+    def _revert(self, shim: Declared) -> Outcome:
         record = self._records.get(shim.key)
         if record is None:
             return self._forecast(shim, Switches.read(self.registry.keys()), detect())
@@ -301,7 +302,7 @@ class Lifecycle(Sessions):
             self._undoing = Undoing(record.shim, record.journal, outcome)
             self._recover()
 
-    def _is_undone(self, shim: Shim, journal: Journal) -> bool:
+    def _is_undone(self, shim: Declared, journal: Journal) -> bool:
         """Whether torch's own code, with the fault, is where an applied shim's edits were.
 
         As after a reload. Where another patch is in the way, ours may lie under it and come
@@ -345,7 +346,7 @@ class Lifecycle(Sessions):
 
     def _note(
         self,
-        shim: Shim,
+        shim: Declared,
         outcome: Outcome,
         *,
         journal: Journal | None = None,
@@ -367,13 +368,13 @@ def _lost(failures: tuple[str, ...]) -> str:
     return f"could not be undone: {'; '.join(failures)}; start a new process"
 
 
-def _failed(shim: Shim, gated: Gated, reason: str) -> Outcome:
+def _failed(shim: Declared, gated: Gated, reason: str) -> Outcome:
     return Outcome(key=shim.key, state=State.FAILED, reason=reason, verdict=gated.verdict)
 
 
-def _no_torch(shim: Shim) -> Outcome:
+def _no_torch(shim: Declared) -> Outcome:
     return Outcome(key=shim.key, state=State.NOT_AFFECTED, reason="torch is not installed here")
 
 
-def _not_affected(shim: Shim, gated: Gated) -> Outcome:
+def _not_affected(shim: Declared, gated: Gated) -> Outcome:
     return Outcome(key=shim.key, state=State.NOT_AFFECTED, reason=gated.reason, verdict=gated.verdict)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from . import shims
+from .entries import Declared
 from .errors import DuplicateShimError, ShimDefinitionError, TorchCompatWarning, UnknownShimError
 from .settings import DISABLE, NO_PLUGINS, plugins_wanted
 from .shim import Shim
@@ -28,9 +29,9 @@ class Registry:
 
     def __init__(self, builtin: Sequence[str] = shims.KEYS, *, plugins: bool = True) -> None:
         self._lock = threading.Lock()
-        self._shims: dict[str, Shim] = {}
         self._builtin = tuple(builtin)
-        self._builtin_loaded = False
+        self._entries: dict[str, Declared] = {}
+        self._builtin_listed = False
         self._plugins = plugins
         self._plugins_loaded = False
         self._loading = threading.local()
@@ -44,11 +45,10 @@ class Registry:
     def keys(self) -> tuple[str, ...]:
         """Return all keys, built-in ones first."""
         self._load()
-        return tuple(self._shims)
+        return tuple(self._entries)
 
     def __iter__(self) -> Iterator[Shim]:
-        self._load()
-        return iter(list(self._shims.values()))
+        return iter([self._whole(entry) for entry in self.entries()])
 
     def __contains__(self, key: object) -> bool:
         return key in self.keys()
@@ -59,11 +59,36 @@ class Registry:
         Raises:
             UnknownShimError: there is none; the message names the near misses.
         """
+        return self._whole(self.entry(key))
+
+    def entries(self) -> tuple[Declared, ...]:
+        """Return what decides about each shim; built-in shims are not loaded for it."""
+        self._load()
+        return tuple(self._entries.values())
+
+    def entry(self, key: str) -> Declared:
+        """Return what decides about the shim of ``key``.
+
+        Raises:
+            UnknownShimError: there is none; the message names the near misses.
+        """
         self._load()
         try:
-            return self._shims[key]
+            return self._entries[key]
         except KeyError:
             raise UnknownShimError(key, self.keys()) from None
+
+    def _whole(self, entry: Declared) -> Shim:
+        """Return the shim of an entry, and keep it in the entry's place."""
+        if isinstance(entry, Shim):
+            return entry
+        shim = self._loaded(entry.key)
+        with self._lock:
+            held = self._entries.get(entry.key)
+            if isinstance(held, Shim):
+                return held  # another thread was first
+            self._entries[entry.key] = shim
+        return shim
 
     def register(self, shim: Shim, *, distribution: str = "") -> Shim:
         """Add a shim; ``distribution`` says whose it is.
@@ -76,7 +101,7 @@ class Registry:
             raise ShimDefinitionError(
                 f"register() takes a torchcompat.Shim, not a {type(shim).__name__}: {shim!r}"
             )
-        self._load_builtin()
+        self._list_builtin()
         return self._add(shim, distribution or shim.distribution or "the running program")
 
     def unregister(self, key: str) -> None:
@@ -85,21 +110,22 @@ class Registry:
         if shim.distribution == DISTRIBUTION:
             raise ShimDefinitionError(f"{key!r} is built in and stays; {DISABLE} switches it off")
         with self._lock:
-            del self._shims[key]
+            del self._entries[key]
 
     def _add(self, shim: Shim, distribution: str) -> Shim:
         shim = replace(shim, distribution=distribution)
         with self._lock:
-            holder = self._shims.get(shim.key)
+            holder = self._entries.get(shim.key)
             if holder is not None:
-                raise DuplicateShimError(shim.key, holder.distribution, distribution)
-            self._shims[shim.key] = shim
+                owner = holder.distribution if isinstance(holder, Shim) else DISTRIBUTION
+                raise DuplicateShimError(shim.key, owner, distribution)
+            self._entries[shim.key] = shim
         return shim
 
     # -- loading ---------------------------------------------------------------------
 
     def _load(self) -> None:
-        self._load_builtin()
+        self._list_builtin()
         if not self._plugins or self._plugins_loaded or not plugins_wanted():
             return
         if getattr(self._loading, "now", False):
@@ -115,16 +141,24 @@ class Registry:
             for shim, distribution in found:
                 self._accept(shim, distribution)
 
-    def _load_builtin(self) -> None:
-        if self._builtin_loaded:
+    def _list_builtin(self) -> None:
+        if self._builtin_listed:
             return
-        loaded = [import_module(f"{shims.__name__}.{key}").SHIM for key in self._builtin]
+        from .shims._index import INDEX
+
+        listed: dict[str, Declared] = {}
+        for key in self._builtin:
+            # A shim that is not in the index yet is loaded; tools/index.py writes the index.
+            listed[key] = INDEX[key] if key in INDEX else self._loaded(key)
         with self._lock:
-            if not self._builtin_loaded:
-                self._shims = {
-                    shim.key: replace(shim, distribution=DISTRIBUTION) for shim in loaded
-                } | self._shims
-                self._builtin_loaded = True
+            if not self._builtin_listed:
+                self._entries = listed | self._entries
+                self._builtin_listed = True
+
+    @staticmethod
+    def _loaded(key: str) -> Shim:
+        shim: Shim = import_module(f"{shims.__name__}.{key}").SHIM
+        return replace(shim, distribution=DISTRIBUTION)
 
     def _find_plugins(self) -> Iterator[tuple[Any, str]]:
         from importlib.metadata import entry_points

@@ -1,0 +1,50 @@
+"""What the engine must know of a shim before it loads the shim's own module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .gate import Affected
+
+__all__ = ["Declared", "Entry"]
+
+
+class Declared(Protocol):
+    """What an entry and a whole shim have in common."""
+
+    @property
+    def key(self) -> str:
+        """The shim's name."""
+
+    @property
+    def affected(self) -> Affected:
+        """The gate."""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of torch that must be loaded first."""
+
+    @property
+    def opt_in(self) -> bool:
+        """Whether it is applied only by name."""
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The shims that may hold the same target and come first."""
+
+    @property
+    def retired(self) -> str | None:
+        """Why it is no longer applied."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the index of the built-in shims; see :class:`torchcompat.Shim`."""
+
+    key: str
+    affected: Affected
+    modules: tuple[str, ...]
+    opt_in: bool = False
+    after: tuple[str, ...] = ()
+    retired: str | None = None
