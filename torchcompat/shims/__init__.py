@@ -22,4 +22,9 @@ KEYS: tuple[str, ...] = (
     "compiler_is_exporting",
     "ldexp_overflow",
     "layer_norm_double_backward",
+    "lr_scheduler_verbose",
+    "sampler_data_source",
+    "fully_shard_path",
+    "symbolic_shapes_names",
+    "export_for_training",
 )

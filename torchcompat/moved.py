@@ -1,0 +1,151 @@
+"""Builders of probes and edits for API that moved or went away, from a row of data each.
+
+A row names the old place as a target (``"module:attribute.path"``) and says what belongs
+there: another dotted path, or the object itself. The functions that come back are given
+the name and the module of the shim that calls the builder, since probes and edits are
+pickled by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from .edits import AddAttr, Edit, ReplaceAttr, is_replaced
+from .errors import TorchCompatWarning
+from .shim import Probe, absent, drifted, present
+from .targets import lookup
+
+__all__ = ["Pair", "ignored_argument", "lazy_names", "names", "named_for", "warn_once"]
+
+#: A shim's probe and its edits.
+Pair: TypeAlias = tuple[Callable[[], Probe], Callable[[], Sequence[Edit]]]
+
+_warned: set[str] = set()
+
+
+def warn_once(key: str, message: str, *, stacklevel: int = 2) -> None:
+    """Warn the first time in this process that a shim's restored API is used."""
+    if key not in _warned:
+        _warned.add(key)
+        warnings.warn(f"{message} (torchcompat's shim {key})", TorchCompatWarning, stacklevel + 1)
+
+
+def named_for(module: str, probe: Callable[[], Probe], edits: Callable[[], Sequence[Edit]]) -> Pair:
+    """Give both functions the names under which ``module`` will hold them."""
+    for name, function in (("probe", probe), ("edits", edits)):
+        function.__module__, function.__name__, function.__qualname__ = module, name, name
+    return probe, edits
+
+
+def names(module: str, rows: Mapping[str, str | Callable[..., Any]]) -> Pair:
+    """Put names back: each target gets the object at a dotted path, or the function given.
+
+    Only names that are missing are added. A dotted path must lead into a loaded module.
+    """
+
+    def at(row: str | Callable[..., Any]) -> Any:
+        return lookup(":".join(row.rsplit(".", 1)), None) if isinstance(row, str) else row
+
+    def probe() -> Probe:
+        gone = [target for target in rows if lookup(target, None) is None]
+        if not gone:
+            return absent(f"{_last(rows)} can be had", cured=True)
+        lost = [target for target in gone if at(rows[target]) is None]
+        if lost:
+            return drifted(f"{_last(lost)} is at neither of its known places")
+        return present(f"{_last(gone)} cannot be had")
+
+    def edits() -> Sequence[Edit]:
+        return [
+            AddAttr(target, functools.partial(at, row))
+            for target, row in rows.items()
+            if lookup(target, None) is None or is_replaced(target)
+        ]
+
+    return named_for(module, probe, edits)
+
+
+def lazy_names(module: str, home: str, rows: Mapping[str, str]) -> Pair:
+    """Put names back into the module ``home`` that are imported when they are asked for.
+
+    For objects in modules that ``home`` does not load: they are found by a module-level
+    ``__getattr__``, so that nothing is imported for the shim's sake.
+    """
+    target = f"{home}:__getattr__"
+    paths = {old.partition(":")[2]: new for old, new in rows.items()}
+
+    def found(name: str) -> Any:
+        if name not in paths:
+            raise AttributeError(f"module {home!r} has no attribute {name!r}")
+        path, _, last = paths[name].rpartition(".")
+        return getattr(import_module(path), last)
+
+    found.__module__, found.__name__, found.__qualname__ = home, "__getattr__", "__getattr__"
+
+    def probe() -> Probe:
+        if is_replaced(target):
+            return absent(f"{home} looks for moved names", cured=True)
+        gone = [old for old in rows if lookup(old, None) is None]
+        if not gone:
+            return absent(f"{home} has {_last(rows)}", cured=True)
+        if lookup(target, None) is not None:
+            return drifted(f"{home} has a __getattr__ of its own")
+        return present(f"{home} has no {_last(gone)}")
+
+    def edits() -> Sequence[Edit]:
+        assert rows  # named here for the scan, which reads targets from what edits() holds
+        return [AddAttr(target, lambda: found)]
+
+    return named_for(module, probe, edits)
+
+
+def ignored_argument(module: str, key: str, argument: str, targets: Sequence[str], advice: str) -> Pair:
+    """Accept an argument again that was the last one of each target, and ignore it.
+
+    It is stored as an attribute of ``self``, as it was, since subclasses read it there.
+    """
+
+    def make(original: Any) -> Any:
+        most = len(inspect.signature(original, follow_wrapped=False).parameters)
+
+        @functools.wraps(original, updated=())
+        def accepting(self: Any, *args: Any, **kwargs: Any) -> Any:
+            given = argument in kwargs
+            if given:
+                value = kwargs.pop(argument)
+            elif len(args) == most:  # most counts self
+                given, value, args = True, args[-1], args[:-1]
+            if given:
+                warn_once(key, f"{type(self).__name__}: the argument {argument} is ignored; {advice}")
+                setattr(self, argument, value)
+            return original(self, *args, **kwargs)
+
+        return accepting
+
+    def probe() -> Probe:
+        functions = {target: lookup(target, None) for target in targets}
+        missing = [target for target, function in functions.items() if not inspect.isfunction(function)]
+        if missing:
+            return drifted(f"{_last(missing)} is no function of its own")
+        if all(is_replaced(target) or argument in _arguments(functions[target]) for target in targets):
+            return absent(f"{argument} is accepted", cured=True)
+        return present(f"{argument} is not accepted")
+
+    def edits() -> Sequence[Edit]:
+        return [ReplaceAttr(target, make) for target in targets]
+
+    return named_for(module, probe, edits)
+
+
+def _arguments(function: Any) -> tuple[str, ...]:
+    code = function.__code__
+    return tuple(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+
+def _last(targets: Sequence[str] | Mapping[str, Any]) -> str:
+    return ", ".join(target.partition(":")[2] for target in targets)
