@@ -10,17 +10,29 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any, TypeAlias
 
-from .edits import AddAttr, Edit, ReplaceAttr, is_replaced
-from .errors import TorchCompatWarning
+from .edits import AddAttr, Change, Edit, ReplaceAttr, is_replaced
+from .errors import ConflictError, TargetDriftError, TorchCompatWarning
 from .shim import Probe, absent, drifted, present
-from .targets import lookup
+from .targets import MISSING, lookup, own_attr, owner_of, who_made
 
-__all__ = ["Pair", "ignored_argument", "lazy_names", "names", "named_for", "warn_once"]
+__all__ = [
+    "AddModule",
+    "Pair",
+    "ignored_argument",
+    "lazy_names",
+    "modules",
+    "named_for",
+    "names",
+    "warn_once",
+]
 
 #: A shim's probe and its edits.
 Pair: TypeAlias = tuple[Callable[[], Probe], Callable[[], Sequence[Edit]]]
@@ -102,6 +114,87 @@ def lazy_names(module: str, home: str, rows: Mapping[str, str]) -> Pair:
         return [AddAttr(target, lambda: found)]
 
     return named_for(module, probe, edits)
+
+
+def modules(module: str, rows: Mapping[str, str]) -> Pair:
+    """Put modules back under their old names: rows of old targets and new dotted names.
+
+    The modules at the new places must be loaded, by those that the shim waits for.
+    """
+
+    def probe() -> Probe:
+        gone = [target for target in rows if not isinstance(lookup(target, None), ModuleType)]
+        if not gone:
+            return absent(f"{_last(rows)} can be imported", cured=True)
+        lost = [rows[target] for target in gone if rows[target] not in sys.modules]
+        if lost:
+            return drifted(f"{lost[0]} is not loaded, or not there")
+        return present(f"{_last(gone)} cannot be imported")
+
+    def edits() -> Sequence[Edit]:
+        return [AddModule(target, new) for target, new in rows.items()]
+
+    return named_for(module, probe, edits)
+
+
+@dataclass
+class _ModuleChange:
+    target: str
+    owner: Any
+    name: str
+    full_name: str
+    new: ModuleType
+
+    def commit(self) -> None:
+        sys.modules[self.full_name] = self.new
+        setattr(self.owner, self.name, self.new)
+
+    def undo(self) -> None:
+        if sys.modules.get(self.full_name) is self.new:
+            del sys.modules[self.full_name]
+        if own_attr(self.owner, self.name) is self.new:
+            delattr(self.owner, self.name)
+
+    def claims(self) -> tuple[str, ...]:
+        return (self.target,)
+
+    def holder(self) -> str | None:
+        for live in (sys.modules.get(self.full_name, MISSING), own_attr(self.owner, self.name)):
+            if live is not self.new:
+                return f"another object under the name {self.full_name} ({live!r})"
+        return None
+
+    def describe(self) -> str:
+        return f"put {self.new.__name__} under the name {self.full_name} too"
+
+    def late_holders(self) -> list[str]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class AddModule:
+    """Put a loaded module under another name too, for both kinds of import statement.
+
+    Attributes:
+        target: ``"package:name"``, the old place.
+        module: the module's name today.
+    """
+
+    target: str
+    module: str
+    reversible: bool = True
+
+    def prepare(self) -> Change:
+        """Find the module; see :class:`~torchcompat.edits.Edit`."""
+        owner, name = owner_of(self.target)
+        full_name = self.target.replace(":", ".")
+        there = sys.modules.get(full_name, own_attr(owner, name))
+        if there is not MISSING:
+            raise ConflictError(self.target, who_made(there))
+        new = sys.modules.get(self.module)
+        if new is None:
+            raise TargetDriftError(self.target, f"cannot be put back: {self.module} is not loaded")
+        return _ModuleChange(self.target, owner, name, full_name, new)
 
 
 def ignored_argument(module: str, key: str, argument: str, targets: Sequence[str], advice: str) -> Pair:

@@ -27,4 +27,7 @@ KEYS: tuple[str, ...] = (
     "fully_shard_path",
     "symbolic_shapes_names",
     "export_for_training",
+    "load_weights_only",
+    "load_weights_only_off",
+    "onnx_internal_paths",
 )

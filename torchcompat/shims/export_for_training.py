@@ -45,7 +45,7 @@ SHIM = Shim(
             expect="ImportError: cannot import name 'export_for_training'",
             runnable=Affected(since="2.5.0"),
             needs="torch.export.export_for_training, which came with it",
-            preload=("torch._dynamo", "torch.export"),
+            preload=("torch._dynamo", "torch._inductor.codecache", "torch.export._trace"),
         ),
     ),
     removable_when="none of your dependencies calls export_for_training",

@@ -43,6 +43,9 @@ _ROWS = {
 
 probe, edits = moved.names(__name__, _ROWS)
 
+# What a ShapeEnv imports when it is made.
+_LOADED = ("torch._dynamo", "torch._inductor.codecache", "torch.export._trace")
+
 
 def _sizes() -> tuple[Any, Any]:
     """A symbolic size whose hint is 5, and one without a hint."""
@@ -112,13 +115,13 @@ SHIM = Shim(
             run=hints,
             expect="ImportError: cannot import name '(hint_int|has_hint)'",
             affected=Affected(since="2.12.0"),
-            preload=("torch._dynamo", "torch.fx.experimental.symbolic_shapes"),
+            preload=_LOADED,
         ),
         Reproducer(
             name="definite",
             run=definite,
             expect="ImportError: cannot import name 'definitely_(true|false)'",
-            preload=("torch._dynamo", "torch.fx.experimental.symbolic_shapes"),
+            preload=_LOADED,
         ),
     ),
     removable_when="none of your dependencies imports these names",
