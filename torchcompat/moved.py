@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -26,6 +27,7 @@ from .targets import MISSING, lookup, own_attr, owner_of, who_made
 __all__ = [
     "AddModule",
     "Pair",
+    "forwarding_modules",
     "ignored_argument",
     "lazy_names",
     "modules",
@@ -137,6 +139,52 @@ def modules(module: str, rows: Mapping[str, str]) -> Pair:
     return named_for(module, probe, edits)
 
 
+def forwarding_modules(module: str, rows: Mapping[str, str], advice: str) -> Pair:
+    """Put modules back that another distribution has today: rows of old targets and new names.
+
+    What stands there imports the new module when one of its names is asked for, and raises
+    an ImportError with ``advice`` where it is not installed.
+    """
+
+    def stand_in(target: str, new: str) -> ModuleType:
+        old = target.replace(":", ".")
+        made = ModuleType(old, f"Forwards to {new}; put here by torchcompat.")
+
+        def find(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            try:
+                found = import_module(new)
+            except ModuleNotFoundError as error:
+                if new != error.name and not new.startswith(f"{error.name}."):
+                    raise
+                raise ImportError(f"{old} cannot be used: {advice}", name=new) from error
+            return getattr(found, name)
+
+        made.__dict__["__getattr__"] = find
+        return made
+
+    def probe() -> Probe:
+        gone = [target for target in rows if not isinstance(lookup(target, None), ModuleType)]
+        if not gone:
+            return absent(f"{_last(rows)} can be imported", cured=True)
+        if any(_findable(target.replace(":", ".")) for target in gone):
+            return absent(f"{_last(rows)} can be imported, and are not yet", cured=True)
+        return present(f"{_last(gone)} cannot be imported")
+
+    def edits() -> Sequence[Edit]:
+        return [AddModule(target, functools.partial(stand_in, target, new)) for target, new in rows.items()]
+
+    return named_for(module, probe, edits)
+
+
+def _findable(name: str) -> bool:
+    """Whether a module's file is there, without importing anything: its package is loaded."""
+    parent, _, last = name.rpartition(".")
+    paths = getattr(sys.modules.get(parent), "__path__", ())
+    return PathFinder.find_spec(name, list(paths)) is not None and bool(last)
+
+
 @dataclass
 class _ModuleChange:
     target: str
@@ -177,11 +225,11 @@ class AddModule:
 
     Attributes:
         target: ``"package:name"``, the old place.
-        module: the module's name today.
+        module: the module's name today, or what makes the module.
     """
 
     target: str
-    module: str
+    module: str | Callable[[], ModuleType]
     reversible: bool = True
 
     def prepare(self) -> Change:
@@ -191,7 +239,7 @@ class AddModule:
         there = sys.modules.get(full_name, own_attr(owner, name))
         if there is not MISSING:
             raise ConflictError(self.target, who_made(there))
-        new = sys.modules.get(self.module)
+        new = sys.modules.get(self.module) if isinstance(self.module, str) else self.module()
         if new is None:
             raise TargetDriftError(self.target, f"cannot be put back: {self.module} is not loaded")
         return _ModuleChange(self.target, owner, name, full_name, new)

@@ -30,4 +30,13 @@ KEYS: tuple[str, ...] = (
     "load_weights_only",
     "load_weights_only_off",
     "onnx_internal_paths",
+    "tf32_mixed_api",
+    "isin_bf16",
+    "is_exporting_missing",
+    "profiler_use_cuda",
+    "dynamo_removed_config",
+    "quantize_pt2e",
+    "hub_trust_prompt",
+    "fp8_saturate",
+    "rms_norm_dtype",
 )
