@@ -66,7 +66,8 @@ SHIM = Shim(
     symptom="AttributeError: module 'torch.compiler' has no attribute 'is_exporting'",
     cause="The function is part of 2.7.",
     cure=(
-        "torch.compiler gets the function. It is True while torch.export traces, strict or not, and False "
+        "torch.compiler gets the function. It is True while torch.export traces, strict or not, and "
+        "False "
         "in eager code and under torch.compile."
     ),
     upstream=("https://github.com/pytorch/pytorch/blob/v2.7.0/torch/compiler/__init__.py",),
