@@ -48,6 +48,7 @@ def edits() -> Sequence[Edit]:
                 self = self.clamp(-most, most)
             return original(self, *args, **kwargs)
 
+        cast.__module__, cast.__qualname__ = "torch", f"Tensor.{original.__name__}"
         return cast
 
     return [ReplaceAttr(_TO, make), ReplaceAttr(_TYPE, make)]

@@ -99,9 +99,8 @@ def edits() -> Sequence[Edit]:
 
     return [
         ReplaceAttr(_CUBLAS, answering(_cublas)),
-        ReplaceAttr(_CUDNN, answering(_cudnn)),
+        ReplaceAttr(_CUDNN, answering(_cudnn), aliases=(_CUDNN_HELD,)),
         ReplaceAttr(_MATMUL, answering(_matmul)),
-        ReplaceAttr(_CUDNN_HELD, answering(_cudnn)),
         ReplaceAttr(_FLAGS, make_flags),
     ]
 
