@@ -66,6 +66,7 @@ FLOORS = [
     ("session",),
     ("registry", "import_hooks"),
     ("shims",),
+    ("moved",),
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache", "entries"),
     ("edits", "bounds"),
     ("targets", "gate"),
