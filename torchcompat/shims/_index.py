@@ -89,4 +89,93 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since=None),
         modules=("torch.nn.functional", "torch.autograd.forward_ad"),
     ),
+    "lr_scheduler_verbose": Entry(
+        key="lr_scheduler_verbose",
+        affected=Affected(since="2.7.0"),
+        modules=("torch.optim.lr_scheduler",),
+    ),
+    "sampler_data_source": Entry(
+        key="sampler_data_source",
+        affected=Affected(since="2.10.0"),
+        modules=("torch.utils.data.sampler",),
+    ),
+    "fully_shard_path": Entry(
+        key="fully_shard_path",
+        affected=Affected(since=None, fixed_in=("2.6.0",)),
+        modules=("torch.distributed.fsdp",),
+    ),
+    "symbolic_shapes_names": Entry(
+        key="symbolic_shapes_names",
+        affected=Affected(since="2.8.0"),
+        modules=("torch.fx.experimental.symbolic_shapes",),
+    ),
+    "export_for_training": Entry(
+        key="export_for_training",
+        affected=Affected(since="2.11.0"),
+        modules=("torch.export",),
+    ),
+    "load_weights_only": Entry(
+        key="load_weights_only",
+        affected=Affected(since="2.6.0"),
+        modules=("torch._weights_only_unpickler", "torch.serialization", "torch.torch_version"),
+    ),
+    "load_weights_only_off": Entry(
+        key="load_weights_only_off",
+        affected=Affected(since="2.6.0"),
+        modules=("torch.serialization",),
+        opt_in=True,
+    ),
+    "onnx_internal_paths": Entry(
+        key="onnx_internal_paths",
+        affected=Affected(since="2.9.0"),
+        modules=("torch.onnx",),
+    ),
+    "tf32_mixed_api": Entry(
+        key="tf32_mixed_api",
+        affected=Affected(since="2.9.0"),
+        modules=("torch._C", "torch.backends.cudnn"),
+    ),
+    "isin_bf16": Entry(
+        key="isin_bf16",
+        affected=Affected(since=None, fixed_in=("2.6.0",)),
+        modules=("torch",),
+    ),
+    "is_exporting_missing": Entry(
+        key="is_exporting_missing",
+        affected=Affected(since=None, fixed_in=("2.7.0",)),
+        modules=("torch.compiler",),
+    ),
+    "profiler_use_cuda": Entry(
+        key="profiler_use_cuda",
+        affected=Affected(since="2.14.0"),
+        modules=("torch.autograd.profiler", "torch.profiler.profiler"),
+    ),
+    "dynamo_removed_config": Entry(
+        key="dynamo_removed_config",
+        affected=Affected(since="2.13.0"),
+        modules=("torch._dynamo.config", "torch._inductor.config"),
+    ),
+    "quantize_pt2e": Entry(
+        key="quantize_pt2e",
+        affected=Affected(since="2.11.0"),
+        modules=("torch.ao.quantization",),
+    ),
+    "hub_trust_prompt": Entry(
+        key="hub_trust_prompt",
+        affected=Affected(since="2.11.0"),
+        modules=("torch.hub",),
+        opt_in=True,
+    ),
+    "fp8_saturate": Entry(
+        key="fp8_saturate",
+        affected=Affected(since=None, fixed_in=("2.13.0",)),
+        modules=("torch",),
+        opt_in=True,
+    ),
+    "rms_norm_dtype": Entry(
+        key="rms_norm_dtype",
+        affected=Affected(since=None, fixed_in=("2.7.0",)),
+        modules=("torch.nn.functional",),
+        opt_in=True,
+    ),
 }
