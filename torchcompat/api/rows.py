@@ -123,8 +123,9 @@ ROWS: tuple[Row, ...] = (
     Row(
         "register_op_strategy",
         (
-            Home(f"{_TENSOR}._ops.utils:register_op_strategy", "2.5.0"),
+            Home(f"{_TENSOR}._ops.utils:register_op_strategy", "2.11.0"),
             Home(f"{_TENSOR}._ops.registration:register_op_strategy", "2.10.0", "2.11.0"),
+            Home(f"{_TENSOR}._ops.utils:register_op_strategy", "2.5.0", "2.10.0"),
             Home(f"{_OLD_TENSOR}.ops.utils:register_op_strategy", "", "2.5.0"),
         ),
     ),
@@ -184,7 +185,7 @@ ROWS: tuple[Row, ...] = (
     _one("AsyncCheckpointerType", f"{_CHECKPOINT}.state_dict_saver:AsyncCheckpointerType", "2.7.0"),
     *_same("PipelineStage Schedule1F1B ScheduleGPipe ScheduleInterleaved1F1B", (_PIPELINING, "", "")),
     _one("ScheduleZBVZeroBubble", f"{_PIPELINING}:ScheduleZBVZeroBubble", "2.6.0"),
-    _one("ScheduleDualPipeV", f"{_PIPELINING}:ScheduleDualPipeV", "2.8.0"),
+    _one("ScheduleDualPipeV", f"{_PIPELINING}:ScheduleDualPipeV", "2.9.0"),
     _one("get_schedule_class", f"{_PIPELINING}.schedules:get_schedule_class", "2.5.0"),
     # Custom operators
     *_same("custom_op register_autograd register_fake register_kernel", ("torch.library", "", "")),
