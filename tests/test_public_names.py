@@ -64,6 +64,7 @@ FLOORS = [
     ("session",),
     ("registry", "import_hooks"),
     ("shims",),
+    ("moved",),
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache"),
     ("edits", "bounds"),
     ("targets", "gate"),

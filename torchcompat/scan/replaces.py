@@ -2,7 +2,8 @@
 
 Nothing is called for it, so that it works without torch: the targets are the strings
 ``"module:attribute.path"`` that the code of a shim's ``edits`` mentions, itself, in the
-functions of its module that it calls, or through the constants of its module.
+functions of its module that it calls, through the constants of its module, or through
+what it closes over (the rows of a table that ``torchcompat.moved`` made it from).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def _strings(function: Any, seen: set[int]) -> Iterator[str]:
         names.update(code.co_names)
         for constant in code.co_consts:
             yield from _texts(constant)
+    for cell in function.__closure__ or ():
+        yield from _texts(cell.cell_contents)
     for name in names:
         value = function.__globals__.get(name)
         if isinstance(value, FunctionType) and value.__module__ == function.__module__:
