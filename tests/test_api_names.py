@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import json
 import re
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 import torchcompat.api
 from torchcompat.api.rows import ROWS, TABLE
@@ -154,3 +157,82 @@ def test_nothing_is_kept_so_that_shims_reach_it(python, fake_torch):
         path=[folder],
     )
     assert out.stdout.split() == ["1", "2"]
+
+
+def tool(name):
+    spec = importlib.util.spec_from_file_location(f"{name}_tool", ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_are_those_of_the_tables(monkeypatch, tmp_path, capsys):
+    names, diff = tool("api_names"), tool("api_diff")
+    assert names.main(["--check"]) == 0
+    assert diff.main(["page", "--check"]) == 0
+    for module, arguments in ((names, ["--check"]), (diff, ["page", "--check"])):
+        old = tmp_path / "page.md"
+        old.write_text(module.PAGE.read_text().replace("torch", "Torch", 1))
+        monkeypatch.setattr(module, "PAGE", old)
+        assert module.main(arguments) == 1
+        assert "run `python tools/" in capsys.readouterr().err
+    assert f"has {len(ROWS)} names" in (ROOT / "README.md").read_text()
+
+
+def test_a_row_that_is_not_finished_fails(monkeypatch, tmp_path, capsys):
+    diff = tool("api_diff")
+    table = json.loads(diff.TABLE.read_text())
+    table["rows"][0]["covered"] = "no_such_shim"
+    table["rows"][1]["note"] = ""
+    path = tmp_path / "removed.json"
+    path.write_text(json.dumps(table))
+    monkeypatch.setattr(diff, "TABLE", path)
+    assert diff.main(["page", "--check"]) == 1
+    said = capsys.readouterr().err
+    assert table["rows"][0]["name"] in said
+    assert table["rows"][1]["name"] in said
+
+
+def test_dumps_are_compared(tmp_path, capsys):
+    diff = tool("api_diff")
+
+    def dump(version, **modules):
+        path = tmp_path / f"{version}.json"
+        modules = {name.replace("__", "."): names for name, names in modules.items()}
+        path.write_text(json.dumps({"torch": f"{version}+cu1", "modules": modules, "failed": {}}))
+        return str(path)
+
+    inherited = [diff.INHERITED]
+    paths = [
+        dump("2.10.0", torch={"keep": ["a"], "f": ["x"], "Back": []}, torch__gone={"f": []}),
+        dump(
+            "2.9.0",
+            torch={
+                "keep": ["a", "b", "args"],
+                "Old": ["self"],
+                "Old.method": ["self"],
+                "f": ["x", "y"],
+                "Back": [],
+                "Tensor.names": [],
+                "HalfTensor.names": [],
+            },
+            torch__sub={"Old": [], "g": None},
+            torch__gone={"f": [], "C": [], "C.own": [], "C.m": inherited},
+        ),
+        dump("2.11.0", torch={"keep": ["b", "kwargs"], "f": ["x"], "Back": []}, torch__gone={"f": []}),
+    ]
+    out = tmp_path / "out.json"
+    assert diff.main(["table", *paths, "--out", str(out)]) == 0
+    table = json.loads(out.read_text())
+    assert table["compared"] == ["2.9.0", "2.10.0", "2.11.0"]
+    assert [(row["name"], row["kind"], row["last"], row["gone"]) for row in table["rows"]] == [
+        ("torch.Old", "name", "2.9.0", "2.10.0"),
+        ("torch.f(y)", "parameter", "2.9.0", "2.10.0"),
+        ("torch.gone.C", "name", "2.9.0", "2.10.0"),
+        ("torch.sub", "module", "2.9.0", "2.10.0"),
+    ]
+    table["rows"][0]["note"] = "by hand"
+    out.write_text(json.dumps(table))
+    assert diff.main(["table", *paths, "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["rows"][0]["note"] == "by hand"
+    assert "4 rows, 3 of them without a note" in capsys.readouterr().out

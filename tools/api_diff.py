@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 TABLE = ROOT / "docs" / "data" / "removed.json"
 PAGE = ROOT / "docs" / "removed-api.md"
 
@@ -122,31 +124,34 @@ def _order(release: str) -> tuple[int, ...]:
 def losses(dumps: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
     """Yield what a release has, and the next one has not: modules, names, and parameters."""
     for old, new in pairwise(dumps):
-        last, gone = _release(old["torch"]), _release(new["torch"])
+        span = {"last": _release(old["torch"]), "gone": _release(new["torch"])}
         for module, names in old["modules"].items():
             if module in new["failed"]:
                 continue  # it is there, and could not be enumerated
             if module not in new["modules"]:
-                parent = module.rpartition(".")[0]
-                if parent in new["modules"]:
-                    yield {"name": module, "kind": "module", "last": last, "gone": gone}
+                if module.rpartition(".")[0] in new["modules"]:
+                    yield {"module": module, "name": module, "kind": "module", **span}
                 continue
-            now = new["modules"][module]
-            for name, parameters in names.items():
-                full, owner = f"{module}.{name}", name.rpartition(".")[0]
-                if parameters == [INHERITED] or (owner and owner not in now):
-                    continue  # told of the base class, or of the class itself
-                if name not in now:
-                    if full not in new["modules"]:
-                        yield {"name": full, "kind": "name", "last": last, "gone": gone}
-                elif parameters is not None and now[name] not in (None, [INHERITED]):
-                    for parameter in _left(parameters, now[name]):
-                        yield {
-                            "name": f"{full}({parameter})",
-                            "kind": "parameter",
-                            "last": last,
-                            "gone": gone,
-                        }
+            for kind, name in _lost(names, new["modules"][module]):
+                if f"{module}.{name}" not in new["modules"]:
+                    yield {"module": module, "name": f"{module}.{name}", "kind": kind, **span}
+
+
+def _lost(
+    names: dict[str, list[str] | None], now: dict[str, list[str] | None]
+) -> Iterator[tuple[str, str]]:
+    """Compare one module: what kind of thing is no longer there, and its name."""
+    for name, parameters in names.items():
+        owner = name.rpartition(".")[0]
+        if parameters == [INHERITED] or (owner and owner not in now):
+            continue  # told of the base class, or of the class itself
+        if name not in now:
+            yield "name", name
+            continue
+        present = now[name]
+        if parameters is not None and present not in (None, [INHERITED]):
+            for parameter in _left(parameters, present or []):
+                yield "parameter", f"{name}({parameter})"
 
 
 def _left(before: Sequence[str], now: Sequence[str]) -> list[str]:
@@ -175,30 +180,108 @@ def _parents(name: str) -> Iterator[str]:
         yield name
 
 
+def _told_elsewhere(row: dict[str, str], names: set[str]) -> bool:
+    """Whether a package above lost the same name, or it is a class of tensors that Tensor stands for."""
+    if re.search(r"\.[A-Za-z0-9]+Tensor\.", row["name"]):
+        return True
+    rest = row["name"].removeprefix(row["module"])
+    return any(f"{package}{rest}" in names for package in _parents(row["module"]))
+
+
 def make_table(paths: Sequence[Path], out: Path) -> None:
     """Write the table, with what was written by hand in the one that is there."""
     dumps = sorted((json.loads(path.read_text()) for path in paths), key=lambda d: _order(d["torch"]))
     kept = {row["name"]: row for row in _read(out)["rows"]} if out.exists() else {}
+    lost = [row for row in losses(dumps) if not returned(row, dumps)]
+    names = {row["name"] for row in lost}
     rows = []
-    for row in losses(dumps):
-        if returned(row, dumps):
-            continue
-        hand = kept.get(row["name"], {})
-        rows.append({**row, "covered": hand.get("covered", ""), "instead": hand.get("instead", "")})
-    text = json.dumps(
-        {
-            "compared": [_release(d["torch"]) for d in dumps],
-            "rows": sorted(rows, key=lambda r: r["name"]),
-        },
-        indent=1,
-    )
+    for row in lost:
+        if not _told_elsewhere(row, names):
+            hand = kept.get(row["name"], {})
+            told = {key: value for key, value in row.items() if key != "module"}
+            rows.append({**told, "covered": hand.get("covered", ""), "note": hand.get("note", "")})
+    rows.sort(key=lambda row: row["name"])
+    lines = ",\n".join("  " + json.dumps(row) for row in rows)
+    compared = json.dumps([_release(d["torch"]) for d in dumps])
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text + "\n", encoding="utf-8")
-    print(f"{len(rows)} rows")
+    out.write_text(f'{{\n "compared": {compared},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    print(f"{len(rows)} rows, {sum(not row['note'] for row in rows)} of them without a note")
 
 
 def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+INTRO = """\
+<!-- Written by tools/api_diff.py from docs/data/removed.json. Do not edit. -->
+
+# What left torch
+
+What the public API of torch {first} had and {newest} has not, found by enumerating names, methods and
+parameters on {releases}, and comparing release by release. Public is a name without a leading
+underscore in a module without one, that its `__all__` lists; in a module that has none, a name that
+is defined there. What went and came back is left out, and so are `torch.testing` and torch's own tools.
+
+A shim puts the name back; `torchcompat explain KEY` tells how. The table `docs/data/removed.json`
+is made anew by
+
+```console
+$ for each release: PYTHON tools/api_diff.py dump > VERSION.json
+$ python tools/api_diff.py table *.json && python tools/api_diff.py page
+```
+
+What an enumeration of public names cannot see are changed defaults, changed behaviour, private names
+that libraries import nevertheless, and settings such as `torch._dynamo.config`. The shims for those
+are in the [catalogue](catalogue.md), and the names that moved are in [Names of torch](api-names.md).
+"""
+
+
+def page(table: dict[str, Any]) -> str:
+    """Return the table as Markdown: first what a shim covers, then what is left out, and why."""
+    compared, rows = table["compared"], table["rows"]
+    releases = f"{', '.join(compared[:-1])} and {compared[-1]}"
+    lines = [INTRO.format(first=compared[0], newest=compared[-1], releases=releases)]
+    covered = [row for row in rows if row["covered"]]
+    lines += ["## Covered", "", "| gone | last in | shim | instead |", "|---|---|---|---|"]
+    for row in covered:
+        shim = f"[`{row['covered']}`](catalogue.md#{row['covered']})"
+        lines.append(f"| `{row['name']}` | {row['last']} | {shim} | {row['note']} |")
+    lines += ["", "## Left out", "", "Why there is no shim, and what to do instead.", ""]
+    lines += ["| gone | last in | why not, and what instead |", "|---|---|---|"]
+    by_note: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if not row["covered"]:
+            by_note.setdefault((row["last"], row["note"]), []).append(f"`{row['name']}`")
+    lines += [f"| {'<br>'.join(names)} | {last} | {note} |" for (last, note), names in by_note.items()]
+    return "\n".join(lines) + "\n"
+
+
+def write_page(*, check: bool) -> int:
+    """Write docs/removed-api.md, or with check compare it; a row that is not finished fails."""
+    from torchcompat.registry import Registry
+
+    table = _read(TABLE)
+    keys = {shim.key for shim in Registry(plugins=False)}
+    unfinished = [
+        row["name"]
+        for row in table["rows"]
+        if not row["note"] or (row["covered"] and row["covered"] not in keys)
+    ]
+    if unfinished:
+        print(f"api_diff: no note, or no such shim: {', '.join(unfinished)}", file=sys.stderr)
+        return 1
+    text = page(table)
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+        return 0
+    if check:
+        print(
+            "api_diff: docs/removed-api.md has drifted: run `python tools/api_diff.py page`",
+            file=sys.stderr,
+        )
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    print("wrote docs/removed-api.md")
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -209,7 +292,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     table = commands.add_parser("table", help="compare dumps, release by release")
     table.add_argument("dumps", type=Path, nargs="+", metavar="DUMP")
     table.add_argument("--out", type=Path, default=TABLE, metavar="FILE")
+    paged = commands.add_parser("page", help="write docs/removed-api.md from the table")
+    paged.add_argument("--check", action="store_true", help="change nothing; fail on drift")
     arguments = parser.parse_args(argv)
+    if arguments.command == "page":
+        return write_page(check=arguments.check)
     if arguments.command == "dump":
         json.dump(dump(), sys.stdout)
     elif arguments.command == "table":

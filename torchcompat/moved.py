@@ -173,7 +173,9 @@ def forwarding_modules(module: str, rows: Mapping[str, str], advice: str) -> Pai
         return present(f"{_last(gone)} cannot be imported")
 
     def edits() -> Sequence[Edit]:
-        return [AddModule(target, functools.partial(stand_in, target, new)) for target, new in rows.items()]
+        return [
+            AddModule(target, functools.partial(stand_in, target, new)) for target, new in rows.items()
+        ]
 
     return named_for(module, probe, edits)
 
