@@ -39,10 +39,16 @@ def edits() -> Sequence[Edit]:
             wanted = narrow in args or kwargs.get("dtype") is narrow
             if not wanted and isinstance(other, torch.Tensor):
                 wanted = other.dtype is narrow
-            if wanted and self.dtype is not narrow and self.is_floating_point() and self.element_size() > 1:
+            if (
+                wanted
+                and self.dtype is not narrow
+                and self.is_floating_point()
+                and self.element_size() > 1
+            ):
                 self = self.clamp(-most, most)
             return original(self, *args, **kwargs)
 
+        cast.__module__, cast.__qualname__ = "torch", f"Tensor.{original.__name__}"
         return cast
 
     return [ReplaceAttr(_TO, make), ReplaceAttr(_TYPE, make)]
@@ -82,8 +88,10 @@ SHIM = Shim(
     removable_when="the oldest torch you support is 2.13",
     opt_in=True,
     notes=(
-        "Opt-in, since a nan that stood for an overflow is seen no more, and Tensor.to costs a Python call "
-        "more. Casts that torch.compile traces go past it, as do copy_() and casts in C++; the gradient of "
+        "Opt-in, since a nan that stood for an overflow is seen no more, and Tensor.to costs a Python "
+        "call "
+        "more. Casts that torch.compile traces go past it, as do copy_() and casts in C++; the "
+        "gradient of "
         "a clamped element is 0."
     ),
 )

@@ -46,7 +46,8 @@ def edits() -> Sequence[Edit]:
             if "trust_repo" not in bound and bound.get("source", "github") == "github":
                 logger.warning(
                     "torch.hub.%s runs the code of the repository %s without asking: the shim "
-                    "hub_trust_prompt has switched the question off; pass trust_repo yourself to be safe",
+                    "hub_trust_prompt has switched the question off; pass trust_repo yourself to be "
+                    "safe",
                     original.__name__,
                     next(iter(bound.values()), "?"),
                 )
@@ -92,15 +93,18 @@ SHIM = Shim(
     key="hub_trust_prompt",
     summary="torch.hub does not ask whether a new repository is trusted, as before 2.11",
     symptom=(
-        "torch.hub.load waits: `The repository ... does not belong to the list of trusted repositories ... "
+        "torch.hub.load waits: `The repository ... does not belong to the list of trusted repositories "
+        "... "
         "(y/N)?`, or, without a terminal, EOFError: EOF when reading a line"
     ),
     cause=(
-        "2.11 made trust_repo='check' the default, for safety: loading a model from a repository runs that "
+        "2.11 made trust_repo='check' the default, for safety: loading a model from a repository runs "
+        "that "
         "repository's code."
     ),
     cure=(
-        "torch.hub.load, list and help trust the repository where the call says nothing, and log a warning "
+        "torch.hub.load, list and help trust the repository where the call says nothing, and log a "
+        "warning "
         "each time. trust_repo='check' and False are heeded as always."
     ),
     upstream=("https://github.com/pytorch/pytorch/blob/v2.11.0/torch/hub.py",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from ..edits import AddAttr, Edit
@@ -15,10 +16,10 @@ _FLAG = "torch.compiler:_is_compiling_flag"
 
 def is_exporting() -> bool:
     """Whether torch.export, strict or not, or dynamo's own export traces the calling code."""
-    translator = lookup("torch._dynamo.symbolic_convert:InstructionTranslator", None)
-    if translator is not None:
+    dynamo = sys.modules.get("torch._dynamo.symbolic_convert")
+    if dynamo is not None:
         try:
-            return bool(translator.current_tx().output.export)
+            return bool(dynamo.InstructionTranslator.current_tx().output.export)
         except AttributeError:
             pass  # dynamo is not at work: no translator is current
     # Up to 2.6 only torch.export, where it traces by itself, sets this flag.
@@ -66,7 +67,8 @@ SHIM = Shim(
     symptom="AttributeError: module 'torch.compiler' has no attribute 'is_exporting'",
     cause="The function is part of 2.7.",
     cure=(
-        "torch.compiler gets the function. It is True while torch.export traces, strict or not, and False "
+        "torch.compiler gets the function. It is True while torch.export traces, strict or not, and "
+        "False "
         "in eager code and under torch.compile."
     ),
     upstream=("https://github.com/pytorch/pytorch/blob/v2.7.0/torch/compiler/__init__.py",),

@@ -68,7 +68,8 @@ SHIM = Shim(
     key="isin_bf16",
     summary="torch.isin takes bfloat16 and float16",
     symptom=(
-        "RuntimeError: Unsupported input type encountered for isin(): BFloat16, and for float16 on the CPU: "
+        "RuntimeError: Unsupported input type encountered for isin(): BFloat16, and for float16 on the "
+        "CPU: "
         "\"isin_default_cpu\" not implemented for 'Half'"
     ),
     cause="Up to 2.5 the kernel is not made for bfloat16, nor on the CPU for float16.",

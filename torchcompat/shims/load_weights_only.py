@@ -48,8 +48,8 @@ class PlainDtype:
     bytes of a file would be taken for objects. This one accepts plain numbers and text.
     """
 
-    def __init__(self, code: str, align: object = False, copy: object = False) -> None:
-        if not isinstance(code, str) or not _PLAIN.fullmatch(code):
+    def __init__(self, code: Any, align: object = False, copy: object = False) -> None:
+        if type(code) is not str or not _PLAIN.fullmatch(code):
             raise pickle.UnpicklingError(f"the numpy dtype {code!r} is not one of plain numbers or text")
         self.code = code
 
@@ -61,7 +61,8 @@ class PlainDtype:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            "a numpy dtype by itself is not loaded by torchcompat's shim load_weights_only, only those of "
+            "a numpy dtype by itself is not loaded by torchcompat's shim load_weights_only, only those "
+            "of "
             "numpy scalars are; allow it yourself with torch.serialization.add_safe_globals"
         )
 
@@ -140,7 +141,7 @@ def common_types() -> None:
     """Save and load what checkpoints of real programs hold beside their tensors."""
     import torch
 
-    for value in (
+    values: tuple[Any, ...] = (
         argparse.Namespace(lr=0.1, layers=[1, 2]),
         types.SimpleNamespace(a=1),
         collections.defaultdict(list),
@@ -152,7 +153,8 @@ def common_types() -> None:
         datetime.timedelta(1, 2),
         frozenset({1, 2}),
         range(3),
-    ):
+    )
+    for value in values:
         got = _through(value)
         if type(got) is not type(value) or got != value:
             raise AssertionError(f"{value!r} came back as {got!r}")
@@ -172,7 +174,7 @@ SHIM = Shim(
     key="load_weights_only",
     summary="torch.load takes numpy scalars, Namespace, defaultdict and other harmless types again",
     symptom="_pickle.UnpicklingError: Weights only load failed.",
-    cause="From 2.6 on torch.load has weights_only=True as its default, and knows few types beside tensors.",
+    cause="From 2.6 on torch.load loads weights only by default, and knows few types beside tensors.",
     cure=(
         "Types that can only hold data are added to those that a program allows: numpy scalars (without "
         "their dtype's own unpickling), argparse.Namespace, SimpleNamespace, defaultdict, TorchVersion, "
@@ -194,7 +196,8 @@ SHIM = Shim(
     removable_when="no checkpoint that you load holds such types",
     notes=(
         "The default of weights_only stays. Not among them, on purpose: numpy arrays and dtypes, whose "
-        "state can forge pointers, deque, which the unpickler cannot fill, classes of third parties, and "
+        "state can forge pointers, deque, which the unpickler cannot fill, classes of third parties, "
+        "and "
         "functions. See load_weights_only_off for files that you trust."
     ),
 )

@@ -48,7 +48,8 @@ def edits() -> Sequence[Edit]:
             forced = os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0") in ("1", "y", "yes", "true")
             if weights_only is None and not forced:
                 logger.warning(
-                    "torch.load(%s) runs whatever code the file holds: the shim load_weights_only_off has "
+                    "torch.load(%s) runs whatever code the file holds: the shim load_weights_only_off "
+                    "has "
                     "made weights_only=False the default; pass weights_only yourself to be safe",
                     f if isinstance(f, (str, os.PathLike)) else type(f).__name__,
                 )
@@ -87,7 +88,8 @@ SHIM = Shim(
     summary="torch.load runs any pickle by default, as before 2.6: for files that you trust only",
     symptom="_pickle.UnpicklingError: Weights only load failed.",
     cause=(
-        "2.6 made weights_only=True the default of torch.load, for safety: a pickle can run any code, so "
+        "2.6 made weights_only=True the default of torch.load, for safety: a pickle can run any code, "
+        "so "
         "that loading a file from elsewhere hands your account to its author."
     ),
     cure=(
@@ -102,11 +104,12 @@ SHIM = Shim(
     reproducers=(
         Reproducer(name="any_class", run=any_class, expect="UnpicklingError: Weights only load failed"),
     ),
-    removable_when="your calls of torch.load say weights_only=False themselves where the file is trusted",
+    removable_when="your calls of torch.load say weights_only=False where the file is trusted",
     opt_in=True,
     notes=(
         "Dangerous, and never applied unless it is asked for by name. Try load_weights_only first, then "
-        "torch.serialization.add_safe_globals; a module that did `from torch import load` before stays as "
+        "torch.serialization.add_safe_globals; a module that did `from torch import load` before stays "
+        "as "
         "it was."
     ),
 )

@@ -41,30 +41,34 @@ probe, edits = moved.ignored_argument(
 def verbose_schedulers() -> None:
     """By keyword, by position, and from a subclass that hands it on; the rates are the same."""
     import torch
-    from torch.optim import lr_scheduler as ours
 
-    class Still(torch.optim.Optimizer):
+    ours: Any = torch.optim.lr_scheduler
+
+    optimizer: Any = torch.optim.Optimizer
+
+    class Still(optimizer):
         """No optimizer's constructor is run: that would import dynamo, for seconds."""
 
         def __init__(self) -> None:
-            self.defaults, self.state = {"lr": 0.1}, {}
-            self.param_groups = [{"lr": 0.1, "params": []}]
+            self.defaults: Any = {"lr": 0.1}
+            self.state: Any = {}
+            self.param_groups: list[dict[str, Any]] = [{"lr": 0.1, "params": []}]
 
         def step(self, closure: Any = None) -> None:
             pass
 
     class Halving(ours.LRScheduler):
         def __init__(self, optimizer: Any, verbose: bool = False) -> None:
-            super().__init__(optimizer, -1, verbose)  # type: ignore[call-arg, unused-ignore]
+            super().__init__(optimizer, -1, verbose)
 
-        def get_lr(self) -> list[float]:
+        def get_lr(self) -> Any:
             return [rate / 2**self.last_epoch for rate in self.base_lrs]
 
     keyword: dict[str, bool] = {"verbose": True}
     position: tuple[float, int, bool] = (0.1, -1, True)
     for scheduler in (
-        ours.StepLR(Still(), 1, **keyword),  # type: ignore[arg-type, unused-ignore]
-        ours.StepLR(Still(), 1, *position),  # type: ignore[call-arg, arg-type, unused-ignore]
+        ours.StepLR(Still(), 1, **keyword),
+        ours.StepLR(Still(), 1, *position),
     ):
         scheduler.optimizer.step()
         scheduler.step()
@@ -75,7 +79,7 @@ def verbose_schedulers() -> None:
     halving.step()
     if abs(halving.get_last_lr()[0] - 0.05) > 1e-12:
         raise AssertionError(f"the rate is {halving.get_last_lr()}")
-    plateau = ours.ReduceLROnPlateau(Still(), "min", 0.5, 0, **keyword)  # type: ignore[arg-type, unused-ignore]
+    plateau = ours.ReduceLROnPlateau(Still(), "min", 0.5, 0, **keyword)
     for loss in (1.0, 2.0):
         plateau.step(loss)
     if abs(plateau.optimizer.param_groups[0]["lr"] - 0.05) > 1e-12:
@@ -88,7 +92,8 @@ SHIM = Shim(
     symptom="TypeError: StepLR.__init__() got an unexpected keyword argument 'verbose'",
     cause="The argument was deprecated in 2.2, where it stopped printing, and went in 2.7.",
     cure=(
-        "The constructors of the schedulers in torch.optim.lr_scheduler accept verbose, by keyword or in "
+        "The constructors of the schedulers in torch.optim.lr_scheduler accept verbose, by keyword or "
+        "in "
         "its old place, keep it as an attribute as they did, and ignore it, with one warning."
     ),
     upstream=(

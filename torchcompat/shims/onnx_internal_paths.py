@@ -43,7 +43,8 @@ SHIM = Shim(
     symptom="ModuleNotFoundError: No module named 'torch.onnx._type_utils'",
     cause="2.9 moved the TorchScript exporter's modules to torch.onnx._internal.torchscript_exporter.",
     cure=(
-        "The modules torch.onnx._type_utils and _globals, and torch.onnx._internal.jit_utils, registration "
+        "The modules torch.onnx._type_utils and _globals, and torch.onnx._internal.jit_utils, "
+        "registration "
         "and onnx_proto_utils, are put under their old names too, as the same modules."
     ),
     upstream=(

@@ -58,7 +58,8 @@ def edits() -> Sequence[Edit]:
             if use_cuda is not None:
                 moved.warn_once(
                     "profiler_use_cuda",
-                    "torch.profiler.profile's use_cuda is gone; name ProfilerActivity.CUDA in activities",
+                    "torch.profiler.profile's use_cuda is gone; name ProfilerActivity.CUDA in "
+                    "activities",
                 )
                 given = kwargs.get("activities")
                 chosen = list(torch.profiler.supported_activities() if given is None else given)
@@ -96,7 +97,8 @@ SHIM = Shim(
     symptom="TypeError: profile.__init__() got an unexpected keyword argument 'use_cuda'",
     cause="The argument was deprecated in favour of use_device and activities, and went in 2.14.",
     cure=(
-        "torch.autograd.profiler.profile turns use_cuda=True into use_device='cuda', torch.profiler.profile "
+        "torch.autograd.profiler.profile turns use_cuda=True into use_device='cuda', "
+        "torch.profiler.profile "
         "into an activity, with one warning."
     ),
     upstream=("https://github.com/pytorch/pytorch/blob/v2.14.0/torch/autograd/profiler.py",),

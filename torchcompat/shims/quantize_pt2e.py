@@ -22,16 +22,15 @@ probe, edits = moved.forwarding_modules(
 def import_and_call() -> None:
     """Import a function by its old name; without torchao the error says what to install."""
     import sys
+    from importlib.machinery import PathFinder
     from types import ModuleType
 
+    import torch.ao.quantization as home
+
+    if PathFinder.find_spec("torch.ao.quantization.quantize_pt2e", list(home.__path__)) is not None:
+        return  # torch has its own, which takes seconds to import
     from torch.ao.quantization import quantize_pt2e  # type: ignore[attr-defined, unused-ignore]
 
-    if hasattr(quantize_pt2e, "__path__") or "torchcompat" not in str(quantize_pt2e.__doc__):
-        from torch.ao.quantization.quantize_pt2e import prepare_pt2e  # type: ignore[import-not-found, unused-ignore]
-
-        if not callable(prepare_pt2e):
-            raise AssertionError("torch's own prepare_pt2e is no function")
-        return
     names = ["torchao", "torchao.quantization", "torchao.quantization.pt2e"]
     held = {name: sys.modules.get(name) for name in (*names, f"{names[2]}.quantize_pt2e")}
     try:
@@ -65,7 +64,8 @@ SHIM = Shim(
     symptom="ModuleNotFoundError: No module named 'torch.ao.quantization.quantize_pt2e'",
     cause="2.11 took the PT2E quantization flow out of torch; it lives on in torchao.",
     cure=(
-        "The three old module names are there and forward to torchao.quantization.pt2e, which is imported "
+        "The three old module names are there and forward to torchao.quantization.pt2e, which is "
+        "imported "
         "when something of it is used. Without torchao the ImportError says what to install."
     ),
     upstream=("https://github.com/pytorch/ao/issues/2259",),
@@ -82,5 +82,9 @@ SHIM = Shim(
         ),
     ),
     removable_when="your dependencies import torchao themselves",
-    notes="XNNPACKQuantizer is in executorch now, and is not forwarded.",
+    notes=(
+        "Modules within torch.ao.quantization.quantizer, such as x86_inductor_quantizer, are not "
+        "forwarded: "
+        "take their names from quantizer itself or from torchao. XNNPACKQuantizer is in executorch now."
+    ),
 )

@@ -15,7 +15,7 @@ _RMS_NORM = "torch.nn.functional:rms_norm"
 
 
 def probe() -> Probe:
-    """The difference is in C++, and nothing in Python shows it; the cure changes nothing where it is not."""
+    """The difference is in C++, and nothing in Python shows it; a cast too many changes nothing."""
     if is_replaced(_RMS_NORM):
         return absent("rms_norm returns its input's dtype, by this shim", cured=True)
     if not callable(lookup(_RMS_NORM, None)):
@@ -49,7 +49,9 @@ def mixed_dtypes() -> None:
     for got in (norm(x), torch.nn.functional.rms_norm(x, (4,), norm.weight, 1e-6)):
         if got.dtype != torch.bfloat16:
             raise AssertionError(f"rms_norm of bfloat16 is {got.dtype}")
-        torch.testing.assert_close(got.double(), want, rtol=1e-2, atol=1e-2)
+        off = float((got.double() - want).abs().max())
+        if off > 1e-2:
+            raise AssertionError(f"rms_norm is off by {off}")
 
 
 SHIM = Shim(
@@ -57,7 +59,7 @@ SHIM = Shim(
     summary="rms_norm with a weight of another dtype returns its input's dtype, as from 2.7 on",
     symptom="No error: rms_norm of a bfloat16 input with a float32 weight is float32.",
     cause="Up to 2.6 the result has the promoted dtype of input and weight.",
-    cure="torch.nn.functional.rms_norm, and with it torch.nn.RMSNorm, casts its result to the input's dtype.",
+    cure="torch.nn.functional.rms_norm, and so torch.nn.RMSNorm, casts its result to the input's dtype.",
     upstream=("https://github.com/pytorch/pytorch/blob/v2.7.0/aten/src/ATen/native/layer_norm.cpp",),
     affected=Affected(since=None, fixed_in=("2.7.0",)),
     modules=("torch.nn.functional",),

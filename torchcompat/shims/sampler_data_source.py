@@ -96,7 +96,8 @@ SHIM = Shim(
     cause="2.10 took the constructor, whose only argument had been unused since 2.1, out of Sampler.",
     cure=(
         "Sampler gets a constructor that accepts data_source and ignores it, with one warning. Where a "
-        "mixin follows Sampler in a class, the mixin's constructor gets the arguments as without the shim."
+        "mixin follows Sampler in a class, the mixin's constructor gets the arguments as without the "
+        "shim."
     ),
     upstream=(
         "https://github.com/pytorch/pytorch/pull/163134",

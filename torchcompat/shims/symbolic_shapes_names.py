@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .. import moved
@@ -32,7 +33,7 @@ def definitely_false(a: Any) -> bool:
     return not symbolic_shapes.guard_or_true(a)
 
 
-_ROWS = {
+_ROWS: dict[str, str | Callable[..., Any]] = {
     "torch.fx.experimental.symbolic_shapes:hint_int": hint_int,
     "torch.fx.experimental.symbolic_shapes:has_hint": (
         "torch.fx.experimental.symbolic_shapes.has_guarding_hint"
@@ -67,7 +68,10 @@ def _expect(got: object, want: object, what: str) -> None:
 
 def hints() -> None:
     """``hint_int`` and ``has_hint`` of plain, backed and unbacked integers."""
-    from torch.fx.experimental.symbolic_shapes import has_hint, hint_int
+    from torch.fx.experimental.symbolic_shapes import (  # type: ignore[attr-defined, unused-ignore]
+        has_hint,
+        hint_int,
+    )
 
     backed, unbacked = _sizes()
     _expect((hint_int(7), hint_int(backed), hint_int(backed, fallback=1)), (7, 5, 5), "hint_int")
@@ -78,7 +82,10 @@ def hints() -> None:
 
 def definite() -> None:
     """``definitely_true`` and ``definitely_false`` of known and unknown conditions."""
-    from torch.fx.experimental.symbolic_shapes import definitely_false, definitely_true
+    from torch.fx.experimental.symbolic_shapes import (  # type: ignore[attr-defined, unused-ignore]
+        definitely_false,
+        definitely_true,
+    )
 
     backed, unbacked = _sizes()
     for condition, true, false in (
@@ -97,7 +104,8 @@ SHIM = Shim(
     summary="hint_int, has_hint, definitely_true and definitely_false of symbolic_shapes are back",
     symptom="ImportError: cannot import name 'hint_int' from 'torch.fx.experimental.symbolic_shapes'",
     cause=(
-        "definitely_true and definitely_false went in 2.8, in favour of guard_or_false and guard_or_true; "
+        "definitely_true and definitely_false went in 2.8, in favour of guard_or_false and "
+        "guard_or_true; "
         "hint_int and has_hint in 2.12, in favour of guarding_hint_or_throw and has_guarding_hint."
     ),
     cure="The old names are put back over the functions that took their place.",

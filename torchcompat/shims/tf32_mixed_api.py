@@ -53,7 +53,9 @@ def _cudnn() -> bool:
 def _matmul() -> str:
     if _precision("mkldnn", "matmul") == "bf16":
         return "medium"
-    return "high" if "tf32" in (_precision("cuda", "matmul"), _precision("mkldnn", "matmul")) else "highest"
+    return (
+        "high" if "tf32" in (_precision("cuda", "matmul"), _precision("mkldnn", "matmul")) else "highest"
+    )
 
 
 def edits() -> Sequence[Edit]:
@@ -97,9 +99,8 @@ def edits() -> Sequence[Edit]:
 
     return [
         ReplaceAttr(_CUBLAS, answering(_cublas)),
-        ReplaceAttr(_CUDNN, answering(_cudnn)),
+        ReplaceAttr(_CUDNN, answering(_cudnn), aliases=(_CUDNN_HELD,)),
         ReplaceAttr(_MATMUL, answering(_matmul)),
-        ReplaceAttr(_CUDNN_HELD, answering(_cudnn)),
         ReplaceAttr(_FLAGS, make_flags),
     ]
 
@@ -142,11 +143,13 @@ SHIM = Shim(
         "reading allow_tf32 or get_float32_matmul_precision(), or from torch.backends.cudnn.flags()"
     ),
     cause=(
-        "2.9 brought torch.backends.*.fp32_precision. The old names set both kinds of state, the new ones "
+        "2.9 brought torch.backends.*.fp32_precision. The old names set both kinds of state, the new "
+        "ones "
         "theirs alone; where they differ, reading an old name raises."
     ),
     cure=(
-        "Where reading an old name would raise, it answers from the new state, which is what the kernels "
+        "Where reading an old name would raise, it answers from the new state, which is what the "
+        "kernels "
         "use. torch.backends.cudnn.flags() puts the precision of convolutions and RNNs back each."
     ),
     upstream=(
@@ -166,7 +169,8 @@ SHIM = Shim(
     ),
     removable_when="no two of your dependencies use different names for this setting",
     notes=(
-        "cudnn.allow_tf32 is True where both convolutions and RNNs may use TF32. The state itself, and the "
+        "cudnn.allow_tf32 is True where both convolutions and RNNs may use TF32. The state itself, and "
+        "the "
         "setters, stay torch's. Code in C++ that reads the old flags still raises."
     ),
 )
