@@ -286,6 +286,23 @@ def downstream(session: nox.Session) -> None:
         session.run("python", *client["run"])
 
 
+@nox.session(name="downstream-old", tags=["downstream"])
+def downstream_old(session: nox.Session) -> None:
+    """Run older releases of libraries on a newer torch, without torchcompat and with it."""
+    cases = json.loads((HERE / "downstream" / "old.json").read_text())
+    chosen = [case for case in cases if not session.posargs or case["name"] in session.posargs]
+    if not chosen:
+        session.error(f"no such case; there are: {', '.join(case['name'] for case in cases)}")
+    for torch in sorted({case["torch"] for case in chosen}):
+        group = [case for case in chosen if case["torch"] == torch]
+        _install_torch(session, torch)
+        session.install("-e", ".")
+        for case in group:
+            for arguments in case["install"]:
+                session.install(*arguments)
+        session.run("python", "downstream/old/check.py", *(case["name"] for case in group))
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Ruff, as a linter and as a formatter."""
@@ -306,6 +323,8 @@ def docs(session: nox.Session) -> None:
     """Check the documents against code and evidence, and build the site in build/site."""
     session.install("-e", ".[test]", "mkdocstrings[python]>=1", "zensical>=0.0.70")
     session.run("python", "tools/catalogue.py", "--check")
+    session.run("python", "tools/api_names.py", "--check")
+    session.run("python", "tools/api_diff.py", "page", "--check")
     session.run("python", "-m", "pytest", "tests/test_docs.py", "tests/test_evidence.py")
     session.run("python", "tools/site.py")
     session.run("zensical", "build", "--strict", "--config-file", "mkdocs.yml")
