@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import sys
 import traceback
 import types
@@ -45,23 +46,29 @@ def stranger(target, value):
 
 VALUES = {
     "None": lambda target, value: None,
-    "a number": lambda target, value: 3,
+    "a number": lambda target, value: 3.5,
     "a class": lambda target, value: type("Other", (), {}),
     "a property": lambda target, value: property(lambda self: value),
     "a lazy object": lambda target, value: Lazy(),
-    "a partial": lambda target, value: functools.partial(value) if callable(value) else None,
+    "a partial": lambda target, value: functools.partial(value),
     "another signature": stranger,
-    "a list": lambda target, value: list(value) if isinstance(value, (set, dict)) else [value],
-    "a frozenset": lambda target, value: frozenset(value) if isinstance(value, (set, dict)) else value,
-    "a read-only mapping": lambda target, value: types.MappingProxyType(
-        dict(value) if isinstance(value, dict) else {}
+    "a list": lambda target, value: list(value),
+    "a frozenset": lambda target, value: frozenset(value),
+    "a read-only mapping": lambda target, value: types.MappingProxyType(dict.fromkeys(value)),
+    "a dict of a set, or a set of a dict": lambda target, value: (
+        set(value) if isinstance(value, dict) else dict.fromkeys(value)
     ),
-    "a dict or set": lambda target, value: dict.fromkeys(value)
-    if isinstance(value, (set, frozenset))
-    else {value}
-    if callable(value) and value.__hash__
-    else set(value),
 }
+CONTAINERS = ("a list", "a frozenset", "a read-only mapping", "a dict of a set, or a set of a dict")
+CALLABLES = ("a partial", "another signature")
+
+
+def fits(kind, value):
+    """Whether a change of this kind makes something else of a value."""
+    value = getattr(value, "__func__", value)
+    if kind in CONTAINERS:
+        return isinstance(value, (set, dict))
+    return callable(value) if kind in CALLABLES else True
 
 
 def renamed(target):
@@ -109,7 +116,8 @@ def targets():
         edited = set()
         try:
             for edit in shim.edits():
-                edited.update({edit.target, *getattr(edit, "aliases", ())} if is_target(edit.target) else ())
+                edited.update([edit.target] if is_target(edit.target) else [])
+                named.update(getattr(edit, "aliases", ()))
         except Exception:
             pass  # not a torch that its edits are for; the probe must say so
         yield shim.key, {t for t in edited if present(t)}, {t for t in named if present(t)}
@@ -176,6 +184,21 @@ def case(what, change):
         os._exit(0)
 
 
+def cases():
+    """Every case: what is changed and how, and the shims that edit just that."""
+    found = list(targets())
+    for target in sorted({t for _, edited, named in found for t in edited | named}):
+        shims = [key for key, edited, _ in found if target in edited]
+        what = {"target": target, "shims": shims}
+        for kind in [kind for kind in VALUES if fits(kind, lookup(target))]:
+            yield {**what, "kind": kind}, functools.partial(put, kind, target)
+        yield {**what, "kind": "renamed"}, functools.partial(renamed, target)
+    for name in sorted({name for shim in SHIMS for name in shim.modules if name in sys.modules}):
+        for kind, change in MODULES.items():
+            here = [key for key, edited, _ in found if any(t.startswith(f"{name}:") for t in edited)]
+            yield {"target": name, "kind": kind, "shims": here}, functools.partial(change, name)
+
+
 def main():
     import_module("torch")
     for name in sorted({name for shim in SHIMS for name in shim.modules}):
@@ -184,19 +207,14 @@ def main():
         except ImportError:
             continue
     import torch._dynamo  # noqa: F401
+
     torchcompat.status()
-    found = list(targets())
+    every = list(cases())
+    count = float(sys.argv[1]) * len(every)
+    chosen = every if count >= len(every) else random.Random(1).sample(every, int(count))
     case({"target": "", "kind": "nothing", "shims": []}, lambda: None)
-    seen = sorted({t for _, edited, named in found for t in edited | named})
-    for target in seen:
-        shims = [key for key, edited, named in found if target in edited | named]
-        for kind in VALUES:
-            case({"target": target, "kind": kind, "shims": shims}, functools.partial(put, kind, target))
-        case({"target": target, "kind": "renamed", "shims": shims}, functools.partial(renamed, target))
-    for name in sorted({name for shim in SHIMS for name in shim.modules if name in sys.modules}):
-        for kind, change in MODULES.items():
-            shims = [shim.key for shim in SHIMS if name in shim.modules]
-            case({"target": name, "kind": kind, "shims": shims}, functools.partial(change, name))
+    for what, change in chosen:
+        case(what, change)
 
 
 if __name__ == "__main__":
