@@ -44,6 +44,7 @@ def loaders(told):
 
 def compile_worker(told):
     import torch
+    from processes_job import look  # the worker has another __main__
     from torch._inductor.async_compile import AsyncCompile, shutdown_compile_workers
 
     torch._inductor.config.compile_threads = 2

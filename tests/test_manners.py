@@ -125,6 +125,6 @@ def test_the_bootstrap_folder_is_constant_and_holds_one_file(python, fake_torch)
         [sys.executable, "-m", "torchcompat", "exec", "--", sys.executable, "-c", "import sys; print(*sys.path, sep='\\n')"],
         capture_output=True, text=True, env={**env, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}, timeout=60, check=True,
     )  # fmt: skip
-    assert str(BOOTSTRAP) not in done.stdout.splitlines(), "it leaves sys.path again"
+    assert done.stdout.splitlines().count(str(BOOTSTRAP)) == 1, "inductor's workers need it there"
     assert str(folder) in done.stdout.splitlines()
     assert picture() == before

@@ -86,7 +86,7 @@ def test_threads_that_apply_revert_and_import_at_once(python, fake_torch, figure
         (folder / "torch" / f"{name}.py").write_text(
             "import time\ntime.sleep(0.001)\ndef says():\n    return 'quiet'\ntime.sleep(0.001)\n"
         )
-    rounds = scaled(15)
+    rounds = min(150, scaled(15))
     script = THREADS.format(tests=str(HERE), limit=60 + rounds, calls=20, rounds=rounds, threads=8)
     out = python(script, path=[folder], timeout=120 + 2 * rounds)
     figure("calls by eight threads at once, importing too", int(out.stdout))
