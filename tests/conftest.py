@@ -132,6 +132,9 @@ def pytest_terminal_summary(terminalreporter):
     for reports in terminalreporter.stats.values():
         for report in reports:
             if getattr(report, "when", None) == "call" and report.outcome == "passed":
+                if "test_orders.py" in report.nodeid and "test_every_order_of_events" in report.nodeid:
+                    name = "orders of import, apply and revert, with every shim"
+                    totals[name] = totals.get(name, 0) + 1
                 for name, count in report.user_properties:
                     if name.startswith("figure "):
                         totals[name[7:]] = totals.get(name[7:], 0) + count

@@ -126,6 +126,15 @@ def test_hand_written_gates_fail_as_the_page_says(check, answer, python):
     assert out.stdout.strip() == answer
 
 
+def test_the_readmes_reliability_table_has_every_figure():
+    import subprocess
+    import sys
+
+    tool = [sys.executable, str(ROOT / "tools" / "reliability.py"), "--check"]
+    done = subprocess.run(tool, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_site_is_collected_with_all_that_its_pages_link_to(tmp_path):
     import importlib.util
 

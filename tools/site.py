@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 import torchcompat  # noqa: E402
 from torchcompat.cli import build_parser  # noqa: E402
 
-PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 
 

@@ -10,6 +10,7 @@ both made.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,6 @@ class SaltCompileCache:
     def prepare(self) -> Change:
         """Find the place where cache keys are made; see :class:`~torchcompat.edits.Edit`."""
         owner, name = owner_of(self.target)
-        if not callable(own_attr(owner, name)):
+        if not inspect.isfunction(own_attr(owner, name)):
             raise TargetDriftError(self.target, "is no function of its own in this torch")
         return _SaltChange(self.target, f"{self.key}:{self.revision}", owner)

@@ -21,6 +21,7 @@ from .targets import (
     own_attr,
     owner_of,
     raw_attr,
+    replacement_drift,
     same_name_holders,
     who_made,
 )
@@ -179,6 +180,9 @@ class ReplaceAttr:
             new: Any = type(raw)(self.make(raw.__func__))
         else:
             new = self.make(raw)
+        drift = None if id(raw) in _placed else replacement_drift(raw, new)
+        if drift is not None:
+            raise TargetDriftError(self.target, drift)
         return _AttrChange(self.target, owner, name, own_attr(owner, name), raw, new, self.aliases)
 
 

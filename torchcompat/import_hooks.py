@@ -59,8 +59,11 @@ def _complete(name: str) -> bool:
     module = sys.modules.get(name)
     if module is None:
         return False
-    spec = getattr(module, "__spec__", None)
-    return not getattr(spec, "_initializing", False)
+    try:
+        spec = getattr(module, "__spec__", None)
+        return not getattr(spec, "_initializing", False)
+    except Exception:
+        return False  # a stand-in that cannot be looked at yet
 
 
 def when_ready(modules: Iterable[str], callback: Callable[[], None]) -> Waiter:
@@ -79,8 +82,8 @@ def when_ready(modules: Iterable[str], callback: Callable[[], None]) -> Waiter:
         # Its import may be under way, in another thread or further up the stack.
         _await_module_object(name)
         module = sys.modules.get(name)
-        if module is not None and not _complete(name):
-            _watch(module.__spec__)
+        if isinstance(module, ModuleType) and not _complete(name):
+            _watch(vars(module).get("__spec__"))
     poll()
     return waiter
 

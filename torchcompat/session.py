@@ -107,13 +107,15 @@ class Sessions:
             try:
                 if not self._lock.acquire(timeout=PATIENCE):
                     return
-                session = self._begin()
+                with self._lock:  # which no interrupt can leave behind
+                    self._lock.release()
+                    try:
+                        session = self._begin()
+                    finally:
+                        self._end()
             finally:
                 if self._is_ours():
-                    try:
-                        self._end()
-                    finally:
-                        self._lock.release()
+                    self._lock.release()
             self._send(session)
 
     def _on_ready(self, key: str) -> None:

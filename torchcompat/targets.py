@@ -7,6 +7,7 @@ an inherited attribute down into the subclass for good.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import FunctionType, ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = [
     "own_attr",
     "owner_of",
     "raw_attr",
+    "replacement_drift",
     "same_name_holders",
     "split",
     "who_made",
@@ -130,6 +132,54 @@ def foreign_maker(raw: Any, root: str) -> str | None:
     if top == root or top in sys.stdlib_module_names or top in _HELPERS:
         return None
     return maker
+
+
+def replacement_drift(raw: Any, new: Any) -> str | None:
+    """Say why a replacement does not fit what it would replace; None where it does.
+
+    A function takes the place of a function that can be called the same way; anything else
+    is its shim's own affair, as long as what can be called stays so.
+    """
+    raw, new = getattr(raw, "__func__", raw), getattr(new, "__func__", new)
+    if not isinstance(new, FunctionType):
+        fits = callable(raw) == callable(new)
+        return None if fits else f"is a {type(raw).__name__}, and the cure a {type(new).__name__}"
+    if not inspect.isroutine(raw):
+        return f"is a {type(raw).__name__}, not a function"
+    # Decorators of torch may lie around the replacement itself, and pass on what they get.
+    own = inspect.unwrap(new, stop=lambda f: getattr(f, "__wrapped__", None) is raw)
+    try:
+        theirs = list(inspect.signature(raw).parameters.values())
+    except (TypeError, ValueError):
+        return None  # C, which tells nothing
+    ours = list(inspect.signature(own, follow_wrapped=False).parameters.values())
+    refused = _refused(theirs, ours)
+    return None if refused is None else f"takes other arguments than the cure knows: {refused}"
+
+
+def _refused(theirs: list[inspect.Parameter], ours: list[inspect.Parameter]) -> str | None:
+    """Name the first argument that a call may have and the replacement does not take."""
+    kinds = {p.kind for p in ours}
+    named = {p.name: i for i, p in enumerate(ours)}
+    spare_positions = inspect.Parameter.VAR_POSITIONAL in kinds
+    spare_names = inspect.Parameter.VAR_KEYWORD in kinds
+    for i, p in enumerate(theirs):
+        if p.kind is p.VAR_POSITIONAL:
+            fits = spare_positions
+        elif p.kind is p.VAR_KEYWORD:
+            fits = spare_names
+        elif p.kind is p.KEYWORD_ONLY:
+            fits = p.name in named or spare_names
+        else:
+            fits = named.get(p.name) == i or (p.name not in named and spare_positions)
+        if not fits:
+            return p.name
+    known = {p.name for p in theirs}
+    for p in ours:
+        needed = p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        if needed and p.name not in known:
+            return p.name
+    return None
 
 
 def same_name_holders(original: Any, module_name: str, name: str) -> list[str]:

@@ -1,9 +1,9 @@
 """Run at the start of every Python process under ``torchcompat run`` and ``exec``.
 
-This folder stands first on PYTHONPATH. It registers the shims with the import hooks,
-takes itself off ``sys.path`` again, so that the program sees the path it would have
-seen, and hands over to the ``sitecustomize`` that it hides. PYTHONPATH keeps it: child
-processes need it too.
+This folder stands first on PYTHONPATH. It registers the shims with the import hooks and
+hands over to the ``sitecustomize`` that it hides. It stays on ``sys.path``, where it holds
+nothing but this file: inductor starts its compile workers with ``sys.path`` as their
+PYTHONPATH, and they need it too.
 """
 
 import os
@@ -15,8 +15,8 @@ def _hand_over() -> None:
     from importlib.util import module_from_spec
 
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    spec = PathFinder.find_spec("sitecustomize", rest)
     if spec is None or spec.loader is None:
         return
     module = module_from_spec(spec)

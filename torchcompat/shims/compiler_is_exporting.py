@@ -35,12 +35,12 @@ class _LiveStates(dict[Any, Any]):
         return super().__getitem__(function)
 
 
-def _reads_the_flag() -> bool:
-    """Whether dynamo's own handler asks for the flag, as it does from 2.12 on."""
+def _reads_the_flag() -> bool | None:
+    """Whether dynamo's own handler asks for the flag, as from 2.12 on; None for other code."""
     handlers = getattr(lookup(_HANDLERS, None), "__func__", None)
     code = getattr(getattr(handlers, "__wrapped__", handlers), "__code__", None)
     inner = [const for const in getattr(code, "co_consts", ()) if hasattr(const, "co_names")]
-    return any("_is_exporting_flag" in const.co_names for const in inner)
+    return any("_is_exporting_flag" in const.co_names for const in inner) if inner else None
 
 
 def probe() -> Probe:
@@ -50,8 +50,11 @@ def probe() -> Probe:
     states = lookup(_STATES, None)
     if isinstance(states, _LiveStates) or getattr(states, "is_live", False):
         return absent("dynamo answers is_exporting from the flag", cured=True)
-    if _reads_the_flag():
+    reads = _reads_the_flag()
+    if reads:
         return absent("dynamo's handler answers is_exporting from the flag", cured=True)
+    if reads is None:
+        return drifted("dynamo's handlers for functions about tracing are written differently")
     if lookup(_FLAG, None) is None or not (isinstance(states, dict) or callable(states)):
         return drifted("dynamo keeps its answers about tracing somewhere else")
     return present("dynamo folds is_exporting to True")

@@ -24,7 +24,9 @@ def probe() -> Probe:
         by = ", by this shim" if is_replaced(_SETTER) else ""
         return absent(f"FSDPModule has set_reduce_scatter_unused_params{by}", cured=True)
     post_backward = lookup(_POST_BACKWARD, None)
-    if lookup(_MODULE, None) is None or not inspect.isfunction(post_backward):
+    if lookup(f"{_MODULE}.set_requires_gradient_sync", None) is None or not inspect.isfunction(
+        post_backward
+    ):
         return drifted("FSDPModule or FSDPParamGroup.post_backward is not where it was")
     wanted = {"reduce_grads", "fsdp_params", "unsharded_accumulated_grad"}
     if not wanted <= set(inspect.unwrap(post_backward).__code__.co_names):
