@@ -312,6 +312,14 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def package(session: nox.Session) -> None:
+    """Build sdist and wheel; check their contents, and that installing changes no other package."""
+    session.install("build", "check-wheel-contents", "hatchling>=1.26", "pip", "pyroma", "twine")
+    session.install("tomli; python_version < '3.11'")
+    session.run("python", "tools/package.py")
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure costs side by side with an alternative, as ratios."""
     _install_torch(session, os.environ.get("TORCHCOMPAT_BENCH_TORCH", "torch"))
