@@ -3,8 +3,8 @@
     python examples/torchtitan_sac.py             # one process, or under torchrun
     python examples/torchtitan_sac.py --no-shim   # torch 2.13 and newer: the crash
 
-torchtitan's own models want a GPU; its checkpointing and its FSDP take any decoder laid out
-as theirs. Here the experts of a checkpointed layer are an FSDP unit of their own, and the
+torchtitan's own models are made for GPUs; its checkpointing and its FSDP take any decoder laid
+out as theirs. Here the experts of a checkpointed layer are an FSDP unit of their own, and the
 replay dies without the shim `sac_profiler`.
 """
 
