@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 if sys.version_info >= (3, 11):
@@ -154,17 +155,21 @@ def main() -> None:
         folder = Path(name).resolve()
         run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(ROOT))
         (wheel,), (sdist,) = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
-        wrong = check_wheel(wheel, files, config["project"])
-        wrong += check_sdist(sdist, files, include)
-        wrong += check_installation(wheel, folder)
-        if wrong:
-            sys.exit("\n".join(wrong))
-        run("twine", "check", "--strict", str(wheel), str(sdist))
-        run("check-wheel-contents", str(wheel))
-        # No address of the project is public yet, which costs pyroma's points for it.
-        print(run("pyroma", "--min", "8", str(sdist)).strip().splitlines()[-3])
-        print(f"{wheel.name} and {sdist.name}: as they must be; next to torch {', '.join(TORCHES)} "
-              f"nothing else changes")  # fmt: skip
+        with ThreadPoolExecutor() as pool:
+            installed = pool.submit(check_installation, wheel, folder)
+            run("twine", "check", "--strict", str(wheel), str(sdist))
+            run("check-wheel-contents", str(wheel))
+            # No address of the project is public yet, which costs pyroma's points for it.
+            rating = run("pyroma", "--min", "8", str(sdist))
+            wrong = check_wheel(wheel, files, config["project"])
+            wrong += check_sdist(sdist, files, include) + installed.result()
+    if wrong:
+        sys.exit("\n".join(wrong))
+    print(rating.strip().splitlines()[-3])
+    print(
+        f"{wheel.name} and {sdist.name}: as they must be; "
+        f"next to torch {' and '.join(TORCHES)} nothing else changes"
+    )
 
 
 if __name__ == "__main__":
