@@ -8,6 +8,7 @@ import shlex
 import pytest
 from conftest import ROOT
 
+from torchcompat import shims
 from torchcompat.cli import build_parser
 
 PAGES = ["docs/ci.md", "docs/migration.md"]
@@ -81,3 +82,21 @@ def test_workflows_have_what_github_asks_for():
             for step in job["steps"]:
                 assert ("run" in step) != ("uses" in step)
     assert set(read[0]["jobs"]) == {"newest", "nightly", "range", "by-hand"}
+
+
+def test_the_migration_guide_names_shims_that_exist_and_adds_up():
+    text = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    checked = 0
+    for section in text.split("\n## ")[1:]:
+        total = re.search(r"^(\d+) lines go", section, re.MULTILINE)
+        if total is None:
+            continue
+        gone = 0
+        for row in re.findall(r"^\| (?!their patch|---)(.*) \|$", section, re.MULTILINE):
+            theirs, ours, _ = row.split(" | ")
+            if ours != "–":
+                assert re.search(r"`(\w+)`", ours)[1] in shims.KEYS
+                gone += sum(int(lines) for lines in re.findall(r"\((\d+)(?: of \d+)? lines\)", theirs))
+        assert gone == int(total[1]), section.splitlines()[0]
+        checked += 1
+    assert checked == 3
