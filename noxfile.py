@@ -271,19 +271,30 @@ def gpu(session: nox.Session) -> None:
     _with_installed_torch(session, "--device=cuda")
 
 
+CLIENTS = json.loads((HERE / "downstream" / "clients.json").read_text(encoding="utf-8"))
+
+
 @nox.session(tags=["downstream"])
-def downstream(session: nox.Session) -> None:
-    """Train through real frameworks with torchcompat; a table in downstream/clients.json."""
-    clients = json.loads((HERE / "downstream" / "clients.json").read_text())
-    chosen = [client for client in clients if not session.posargs or client["name"] in session.posargs]
-    if not chosen:
-        session.error(f"no such client; there are: {', '.join(client['name'] for client in clients)}")
-    for client in chosen:
+@nox.parametrize(
+    "python,client",
+    [
+        nox.param(_python_for(client["torch"].partition("==")[2]), client, id=client["name"])
+        for client in CLIENTS
+    ],
+)
+def downstream(session: nox.Session, client: dict) -> None:
+    """Train through a real framework, without and with torchcompat: downstream/clients.json."""
+    try:
         _install_torch(session, client["torch"])
         session.install("-e", ".")
         for arguments in client["install"]:
             session.install(*arguments)
-        session.run("python", *client["run"])
+        single = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        session.run("python", "downstream/check.py", client["name"], env=single)
+        if "also" in client:
+            session.run("python", client["also"], env=single)
+    finally:
+        _drop(session)
 
 
 @nox.session(name="downstream-old", tags=["downstream"])
@@ -328,6 +339,14 @@ def docs(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "tests/test_docs.py", "tests/test_evidence.py")
     session.run("python", "tools/site.py")
     session.run("zensical", "build", "--strict", "--config-file", "mkdocs.yml")
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build sdist and wheel; check their contents, and that installing changes no other package."""
+    session.install("build", "check-wheel-contents", "hatchling>=1.26", "pip", "pyroma", "twine")
+    session.install("tomli; python_version < '3.11'")
+    session.run("python", "tools/package.py")
 
 
 @nox.session

@@ -5,8 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
+from conftest import ROOT
 from test_cli import IGNORED, call
 
 from torchcompat.installation import troubles
@@ -113,15 +118,15 @@ def test_status_says_so(fake_torch, site):
     assert any("another project's" in problem for problem in json.loads(done.stdout)["problems"])
 
 
-def test_the_command_line_survives_another_init(tmp_path, fake_torch):
-    """Their ``__init__`` over ours: the command that is to say so must still start."""
-    import os
-    import shutil
-    import subprocess
-    import sys
-
-    from conftest import ROOT
-
+@pytest.mark.parametrize(
+    ("harm", "said", "error"),
+    [
+        ({"__init__.py": ""}, "1 installed file", ""),
+        ({"__init__.py": "", "gate.py": "half a fi"}, "2 installed files", "SyntaxError"),
+    ],
+    ids=["another __init__", "half a file"],
+)
+def test_the_command_line_tells_of_damage_to_itself(tmp_path, fake_torch, harm, said, error):
     site = tmp_path / "site"
     shutil.copytree(
         ROOT / "torchcompat", site / "torchcompat", ignore=shutil.ignore_patterns("__pycache__")
@@ -130,7 +135,8 @@ def test_the_command_line_survives_another_init(tmp_path, fake_torch):
         str(path.relative_to(site)): path.read_text() for path in (site / "torchcompat").rglob("*.py")
     }
     put(site, "torchcompat-shims", "0.1.0", files)
-    (site / "torchcompat" / "__init__.py").write_text("")
+    for name, text in harm.items():
+        (site / "torchcompat" / name).write_text(text)
     folder = fake_torch("2.12.1", checkpoint=IGNORED)
     done = subprocess.run(
         [sys.executable, "-m", "torchcompat", "status"],
@@ -138,4 +144,6 @@ def test_the_command_line_survives_another_init(tmp_path, fake_torch):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(site)])},
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    assert "1 installed file of torchcompat-shims 0.1.0" in done.stdout
+    assert done.stdout.startswith(f"note: {said} of torchcompat-shims 0.1.0")
+    assert error in done.stderr
+    assert ("not_affected" in done.stdout) == (error == "")
