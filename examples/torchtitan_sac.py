@@ -1,6 +1,6 @@
 """torchtitan's SelectiveAC and its FSDP2 on a small MoE, on the CPU.
 
-    python examples/torchtitan_sac.py             # one process, or under torchrun
+    python examples/torchtitan_sac.py             # one process: its FSDP does not take gloo on more
     python examples/torchtitan_sac.py --no-shim   # torch 2.13 and newer: the crash
 
 torchtitan's own models are made for GPUs; its checkpointing and its FSDP take any decoder laid
@@ -10,7 +10,6 @@ replay dies without the shim `sac_profiler`.
 
 from __future__ import annotations
 
-import os
 import sys
 
 import torch
@@ -57,12 +56,11 @@ class Decoder(nn.Module):
         return self.lm_head(self.norm(x))
 
 
-alone = {"init_method": "tcp://127.0.0.1:0", "rank": 0, "world_size": 1}
-dist.init_process_group("gloo", **({} if "RANK" in os.environ else alone))
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
 torch.manual_seed(0)
 model = Decoder()
 SelectiveAC.Config(force_recompute_mm_shapes_by_fqns=["router"]).build().apply(model)
-mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
+mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
 for layer in model.layers.values():
     fully_shard(layer.experts, mesh=mesh)
 apply_fsdp_to_decoder(model, mesh, torch.float32, torch.float32, pp_enabled=False)
@@ -70,9 +68,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 tokens = torch.arange(8 * 17).view(8, 17) * 3 % VOCABULARY
 for step in range(10):
     loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-    (loss / dist.get_world_size()).backward()  # torchtitan has FSDP sum the gradients
+    loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    if dist.get_rank() == 0:
-        print(f"step {step}  loss {loss.item():.4f}")
+    print(f"step {step}  loss {loss.item():.4f}")
 dist.destroy_process_group()
