@@ -97,7 +97,7 @@ def is_replaced(target: str) -> bool:
     return id(lookup(target, None)) in _placed
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _AttrChange:
     target: str
     owner: Any
@@ -148,7 +148,7 @@ class _AttrChange:
         return same_name_holders(self.seen_before, self.owner.__name__, self.name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReplaceAttr:
     """Replace an attribute of a module or a class.
 
@@ -186,7 +186,7 @@ class ReplaceAttr:
         return _AttrChange(self.target, owner, name, own_attr(owner, name), raw, new, self.aliases)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AddAttr:
     """Add an attribute that is missing; one that is there is a conflict."""
 
@@ -223,7 +223,7 @@ def is_ousted(change: Change) -> bool:
 # -- sets and dicts ------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _ItemsChange:
     target: str
     container: set[Any]
@@ -252,7 +252,7 @@ class _ItemsChange:
         return []  # the set keeps its identity, so every holder sees the edit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AddItems:
     """Add items to a set in place; undo takes out only those that were not there."""
 
@@ -270,7 +270,7 @@ class AddItems:
         return _ItemsChange(self.target, container, missing, wanted)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _EntriesChange:
     target: str
     container: MutableMapping[Any, Any]
@@ -309,7 +309,7 @@ class _EntriesChange:
         return []
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AddEntries:
     """Put entries into a dict or registry in place.
 
@@ -341,7 +341,7 @@ class AddEntries:
 # -- anything else -------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _CallChange:
     target: str
     do: Callable[[], None]
@@ -371,7 +371,7 @@ class _CallChange:
         return []
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """An edit that only a call can make: an operator registration, a C++ flag.
 

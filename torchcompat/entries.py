@@ -38,7 +38,7 @@ class Declared(Protocol):
         """Why it is no longer applied."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Entry:
     """One line of the index of the built-in shims; see :class:`torchcompat.Shim`."""
 

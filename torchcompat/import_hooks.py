@@ -37,7 +37,7 @@ _waiters: list[Waiter] = []
 _searching = threading.local()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Waiter:
     """A callback that waits; ``cancel()`` removes it."""
 

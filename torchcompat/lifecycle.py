@@ -20,7 +20,7 @@ from .shim import Presence, Probe
 __all__ = ["Lifecycle"]
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Record:
     """What the engine knows about one shim."""
 
@@ -32,7 +32,7 @@ class Record:
     force: bool = False
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Undoing:
     """Edits that have to be taken back, and what is then to be noted.
 

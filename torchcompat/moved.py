@@ -254,7 +254,7 @@ def ignored_argument(module: str, key: str, argument: str, targets: Sequence[str
     """
 
     def make(original: Any) -> Any:
-        most = len(inspect.signature(original, follow_wrapped=False).parameters)
+        most = len(_arguments(original))
 
         @functools.wraps(original, updated=())
         def accepting(self: Any, *args: Any, **kwargs: Any) -> Any:

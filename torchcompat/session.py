@@ -34,7 +34,7 @@ logger = logging.getLogger("torchcompat")
 PATIENCE = 5.0
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Session:
     """What one holder of the lock has to do after releasing it."""
 

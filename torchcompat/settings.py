@@ -22,7 +22,7 @@ NO_PLUGINS = "TORCHCOMPAT_NO_PLUGINS"
 _warned: set[tuple[str, str]] = set()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Switches:
     """What the environment says.
 

@@ -148,6 +148,8 @@ def replacement_drift(raw: Any, new: Any) -> str | None:
         return f"is a {type(raw).__name__}, not a function"
     # Decorators of torch may lie around the replacement itself, and pass on what they get.
     own = inspect.unwrap(new, stop=lambda f: getattr(f, "__wrapped__", None) is raw)
+    if _takes_everything(raw, own):
+        return None  # at once: to read a signature takes longer than the edit
     try:
         theirs = list(inspect.signature(raw).parameters.values())
     except (TypeError, ValueError):
@@ -155,6 +157,19 @@ def replacement_drift(raw: Any, new: Any) -> str | None:
     ours = list(inspect.signature(own, follow_wrapped=False).parameters.values())
     refused = _refused(theirs, ours)
     return None if refused is None else f"takes other arguments than the cure knows: {refused}"
+
+
+def _takes_everything(raw: Any, own: Any) -> bool:
+    """Whether a replacement is ``(*args, **kwargs)``, after ``self`` where the original has it."""
+    code = getattr(own, "__code__", None)
+    every = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    if code is None or code.co_flags & every != every or code.co_kwonlyargcount:
+        return False
+    named = code.co_varnames[: code.co_argcount]
+    if not named:
+        return True
+    theirs = getattr(raw, "__code__", None)
+    return named == ("self",) and theirs is not None and theirs.co_varnames[:1] == named
 
 
 def _refused(theirs: list[inspect.Parameter], ours: list[inspect.Parameter]) -> str | None:
