@@ -69,7 +69,7 @@ class PlainDtype:
 
 def scalar(dtype: Any, raw: Any = b"") -> Any:
     """Make the numpy scalar that ``raw`` holds; only numbers and text."""
-    import numpy
+    import numpy  # type: ignore[import-not-found, unused-ignore]
 
     code = dtype.code if isinstance(dtype, PlainDtype) else numpy.dtype(dtype).str
     if not _PLAIN.fullmatch(code):

@@ -23,7 +23,7 @@ def definitely_true(a: Any) -> bool:
     """Whether ``a`` is known to be true, guarding on it where it has a hint."""
     from torch.fx.experimental import symbolic_shapes
 
-    return symbolic_shapes.guard_or_false(a)
+    return bool(symbolic_shapes.guard_or_false(a))
 
 
 def definitely_false(a: Any) -> bool:
