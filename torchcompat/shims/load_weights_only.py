@@ -198,7 +198,7 @@ SHIM = Shim(
         "The default of weights_only stays. Not among them, on purpose: numpy arrays and dtypes, whose "
         "state can forge pointers, deque, which the unpickler cannot fill, classes of third parties, "
         "and "
-        "functions. From 2.14 on the unpickler fills no defaultdict, so only an empty one is loaded there. "
+        "functions. From 2.14 on torch fills no defaultdict: only an empty one is loaded there. "
         "See load_weights_only_off for files that you trust."
     ),
 )
