@@ -78,7 +78,7 @@ def test_explain(capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["explain", "sac_profilr"], 2, "there is no shim 'sac_profilr'; did you mean 'sac_profiler'?"),
+        (["explain", "sac_profilr"], 2, "there is no shim 'sac_profilr'; did you mean 'sac_profiler'"),
         (["verify", "sac"], 2, "there is no shim 'sac'"),
         (["plan", "--torch", "banana"], 2, "'banana' is not a version of torch; write it as"),
         (["plan", "--torch", ""], 2, "'' is not a version of torch"),

@@ -483,7 +483,7 @@ def test_the_shims_that_replace_a_patch_are_named(scanned):
         HEAD
         + "import torch.utils.checkpoint as c\n"
         + 'if Version(torch.__version__) >= Version("2.13"):\n    c.SAC_IGNORED_OPS.add(1)\n'
-        + 'if Version(torch.__version__) >= Version("2.14"):\n    torch.load = None\n',
+        + 'if Version(torch.__version__) >= Version("2.14"):\n    torch.save = None\n',
         shims=Registry(plugins=False),
     )
     shims = {(f.place.line, f.is_gate): f.shims for f in found.findings}

@@ -69,7 +69,7 @@ class PlainDtype:
 
 def scalar(dtype: Any, raw: Any = b"") -> Any:
     """Make the numpy scalar that ``raw`` holds; only numbers and text."""
-    import numpy
+    import numpy  # type: ignore[import-not-found, unused-ignore]
 
     code = dtype.code if isinstance(dtype, PlainDtype) else numpy.dtype(dtype).str
     if not _PLAIN.fullmatch(code):
@@ -198,6 +198,7 @@ SHIM = Shim(
         "The default of weights_only stays. Not among them, on purpose: numpy arrays and dtypes, whose "
         "state can forge pointers, deque, which the unpickler cannot fill, classes of third parties, "
         "and "
-        "functions. See load_weights_only_off for files that you trust."
+        "functions. From 2.14 on torch fills no defaultdict: only an empty one is loaded there. "
+        "See load_weights_only_off for files that you trust."
     ),
 )
