@@ -24,4 +24,5 @@ with tempfile.TemporaryDirectory() as folder:
     accelerator.save_state(folder)
     best.loss = None
     accelerator.load_state(folder)
-    assert best.loss == 2.5 and isinstance(best.loss, numpy.float64)
+    assert best.loss == 2.5
+    assert isinstance(best.loss, numpy.float64)
