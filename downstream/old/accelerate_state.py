@@ -1,29 +1,28 @@
-"""accelerate's checkpoint of an object of the user's whose state has a defaultdict in it."""
+"""accelerate's checkpoint of an object of the user's whose state has a numpy number in it."""
 
 import tempfile
-from collections import defaultdict
 
 import numpy
 from accelerate import Accelerator
 
 
-class Counts:
+class Best:
     def __init__(self) -> None:
-        self.seen: dict[str, object] = defaultdict(int)
+        self.loss = numpy.float64("inf")
 
     def state_dict(self) -> dict[str, object]:
-        return {"seen": self.seen}
+        return {"loss": self.loss}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        self.seen = state["seen"]
+        self.loss = state["loss"]
 
 
 with tempfile.TemporaryDirectory() as folder:
-    accelerator, counts = Accelerator(cpu=True), Counts()
-    accelerator.register_for_checkpointing(counts)
-    counts.seen["loss"] = numpy.float64(2.5)
+    accelerator, best = Accelerator(cpu=True), Best()
+    accelerator.register_for_checkpointing(best)
+    best.loss = numpy.float64(2.5)
     accelerator.save_state(folder)
-    counts.seen = {}
+    best.loss = None
     accelerator.load_state(folder)
-    assert counts.seen["loss"] == 2.5
-    assert counts.seen["new"] == 0
+    assert best.loss == 2.5
+    assert isinstance(best.loss, numpy.float64)
