@@ -226,7 +226,7 @@ def test_an_interrupt_wherever_one_can_fall(fakelib, scene, figure):
     """At every point at full scale; in the everyday run at some, others for every scene."""
     points = range(1, play(fakelib, scene, []) + 1)
     if SCALE < 20:
-        points = random.Random(scene).sample(points, min(len(points), scaled(50)))
+        points = random.Random(scene).sample(points, min(len(points), scaled(25)))
     for n in points:
         play(fakelib, scene, [n])
     figure("faults injected: an interrupt in an apply, revert or arrival", len(points))
