@@ -438,6 +438,9 @@ def test_one_shim_on_another_both_stay_applied(fakelib, figure):
     world.module.ignored.discard(4)
     assert world.engine.status().applied == ("many", "upper")
     world.module.ignored.add(4)
+    theirs, world.module.other = world.module.other, lambda: "bad"
+    assert world.engine.status().applied == ("many",), "both are covered"
+    world.module.other = theirs
     world.engine.revert_all()
     assert world.picture() == world.before
     world.close()
