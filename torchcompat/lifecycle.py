@@ -320,10 +320,10 @@ class Lifecycle(Sessions):
         above: set[str] = set()
         below |= {record.shim.key}
         for key, other in self._records.items():
-            builds_on_ours = other.journal is not None and record.shim.key in other.shim.after
-            if builds_on_ours and key not in below:  # `after` may go round in a circle
-                if self._checked(other, below).state is State.APPLIED:
-                    above |= other.claims
+            if other.journal is None or record.shim.key not in other.shim.after or key in below:
+                continue  # below: `after` may go round in a circle
+            if self._checked(other, below).state is State.APPLIED:
+                above |= other.claims
         taken = record.journal.foreign_holder(besides=above)
         if taken is None:
             return record.outcome
