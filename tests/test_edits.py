@@ -8,7 +8,7 @@ import pytest
 from torchcompat.edits import AddAttr, AddEntries, AddItems, Call, Edit, ReplaceAttr
 from torchcompat.errors import ConflictError, TargetDriftError, TorchCompatError
 from torchcompat.journal import Journal
-from torchcompat.targets import lookup
+from torchcompat.targets import lookup, replacement_drift
 
 SOURCE = """
     import contextlib
@@ -287,3 +287,53 @@ def test_errors_survive_pickling():
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy)) == (type(error), str(error))
         assert isinstance(copy, errors.TorchCompatError)
+
+
+def _two(first, second=None):
+    return first, second
+
+
+def _named_only(first, *, option):
+    return first, option
+
+
+@pytest.mark.parametrize(
+    ("raw", "new", "says"),
+    [
+        (_two, lambda first, second=None: 0, None),
+        (_two, lambda *args, **kwargs: 0, None),
+        (_two, lambda first, *rest: 0, None),
+        (_two, lambda first, second=None, third=None: 0, None),
+        (_two, lambda second, first=None: 0, "takes other arguments than the cure knows: first"),
+        (_two, lambda first: 0, "knows: second"),
+        (_two, lambda first, second, third: 0, "knows: third"),
+        (_named_only, lambda first, *, option: 0, None),
+        (_named_only, lambda first, **more: 0, None),
+        (_named_only, lambda first: 0, "knows: option"),
+        (len, lambda anything: 0, "knows: obj"),
+        (staticmethod(_two), staticmethod(lambda first, second=None: 0), None),
+        (None, lambda first: 0, "is a NoneType, not a function"),
+        (int, lambda first: 0, "is a type, not a function"),
+        (functools.partial(_two), lambda first, second=None: 0, "is a partial, not a function"),
+        ({}, {"a": 1}, None),
+        (_two, {}, "is a function, and the cure a dict"),
+    ],
+)
+def test_a_replacement_takes_the_arguments_of_what_it_replaces(raw, new, says):
+    found = replacement_drift(raw, new)
+    assert found is None if says is None else says in found
+
+
+def test_torchs_decorators_around_a_replacement_hide_nothing():
+    def make(original):
+        @functools.wraps(original, updated=())
+        def replaced(other):
+            return original(other)
+
+        @functools.wraps(replaced)
+        def decorated(*args, **kwargs):
+            return replaced(*args, **kwargs)
+
+        return decorated
+
+    assert "knows: first" in replacement_drift(_two, make(_two))

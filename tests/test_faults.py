@@ -226,7 +226,7 @@ def test_an_interrupt_wherever_one_can_fall(fakelib, scene, figure):
     """At every point at full scale; in the everyday run at some, others for every scene."""
     points = range(1, play(fakelib, scene, []) + 1)
     if SCALE < 20:
-        points = random.Random(scene).sample(points, min(len(points), scaled(50)))
+        points = random.Random(scene).sample(points, min(len(points), scaled(25)))
     for n in points:
         play(fakelib, scene, [n])
     figure("faults injected: an interrupt in an apply, revert or arrival", len(points))
@@ -438,6 +438,9 @@ def test_one_shim_on_another_both_stay_applied(fakelib, figure):
     world.module.ignored.discard(4)
     assert world.engine.status().applied == ("many", "upper")
     world.module.ignored.add(4)
+    theirs, world.module.other = world.module.other, lambda: "bad"
+    assert world.engine.status().applied == ("many",), "both are covered"
+    world.module.other = theirs
     world.engine.revert_all()
     assert world.picture() == world.before
     world.close()

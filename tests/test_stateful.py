@@ -354,7 +354,7 @@ def test_random_sequences(fakelib, monkeypatch, figure):
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=scaled(80),
+            max_examples=scaled(60),
             stateful_step_count=50,
             deadline=None,
             database=None,

@@ -35,6 +35,7 @@ def figures(output: str) -> dict[str, int]:
     """Read the figures that pytest has printed at its end."""
     section = output.rpartition("= reliability =")[2]
     found = re.findall(r"^ *([\d,]+) (.+)$", section.split("\n====")[0], re.MULTILINE)
+    found = [(count, name) for count, name in found if not re.match(r"(passed|failed|skipped)\b", name)]
     return {name: int(count.replace(",", "")) for count, name in found}
 
 
@@ -102,7 +103,9 @@ def main() -> int:
         print(f"no figures for: {sorted(names() - {grouped(name) for name in counts})}")
         return 1
     text = README.read_text(encoding="utf-8")
-    README.write_text(text.replace(table(), "\n" + "\n".join(rows(counts)) + "\n"), encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    written = "\n".join([BEGIN, *rows(counts), END])
+    README.write_text(before + written + rest.partition(END)[2], encoding="utf-8")
     return 0
 
 

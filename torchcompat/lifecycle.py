@@ -314,14 +314,17 @@ class Lifecycle(Sessions):
             logger.debug("shim %s stays as it is: %s", shim.key, said(error))
             return False
 
-    def _checked(self, record: Record) -> Outcome:
+    def _checked(self, record: Record, below: frozenset[str] = frozenset()) -> Outcome:
         """The outcome on record, unless somebody has overwritten the edits since."""
         if record.journal is None:
             return record.outcome
         above: set[str] = set()
-        for other in self._records.values():
-            if other.journal is not None and record.shim.key in other.shim.after:
-                above |= other.claims  # built on ours, as declared, and looked at by itself
+        below |= {record.shim.key}
+        for key, other in self._records.items():
+            if other.journal is None or record.shim.key not in other.shim.after or key in below:
+                continue  # below: `after` may go round in a circle
+            if self._checked(other, below).state is State.APPLIED:
+                above |= other.claims
         taken = record.journal.foreign_holder(besides=above)
         if taken is None:
             return record.outcome

@@ -75,9 +75,9 @@ if TYPE_CHECKING:
         apply_activation_checkpointing,
         checkpoint_wrapper,
     )
-    from torch.distributed.checkpoint import (
-        HuggingFaceStorageReader,  # type: ignore[attr-defined, unused-ignore]
-        HuggingFaceStorageWriter,  # type: ignore[attr-defined, unused-ignore]
+    from torch.distributed.checkpoint import (  # type: ignore[attr-defined, unused-ignore]
+        HuggingFaceStorageReader,
+        HuggingFaceStorageWriter,
     )
     from torch.distributed.checkpoint.state_dict import (
         StateDictOptions,
