@@ -89,9 +89,7 @@ SHIM = Shim(
     opt_in=True,
     notes=(
         "Opt-in, since a nan that stood for an overflow is seen no more, and Tensor.to costs a Python "
-        "call "
-        "more. Casts that torch.compile traces go past it, as do copy_() and casts in C++; the "
-        "gradient of "
-        "a clamped element is 0."
+        "call more. Casts that torch.compile traces go past it, as do copy_() and casts in C++; the "
+        "gradient of a clamped element is 0."
     ),
 )

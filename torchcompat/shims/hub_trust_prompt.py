@@ -94,18 +94,15 @@ SHIM = Shim(
     summary="torch.hub does not ask whether a new repository is trusted, as before 2.11",
     symptom=(
         "torch.hub.load waits: `The repository ... does not belong to the list of trusted repositories "
-        "... "
-        "(y/N)?`, or, without a terminal, EOFError: EOF when reading a line"
+        "... (y/N)?`, or, without a terminal, EOFError: EOF when reading a line"
     ),
     cause=(
         "2.11 made trust_repo='check' the default, for safety: loading a model from a repository runs "
-        "that "
-        "repository's code."
+        "that repository's code."
     ),
     cure=(
         "torch.hub.load, list and help trust the repository where the call says nothing, and log a "
-        "warning "
-        "each time. trust_repo='check' and False are heeded as always."
+        "warning each time. trust_repo='check' and False are heeded as always."
     ),
     upstream=("https://github.com/pytorch/pytorch/blob/v2.11.0/torch/hub.py",),
     affected=Affected(since="2.11.0"),

@@ -70,8 +70,7 @@ SHIM = Shim(
     cause="The function is part of 2.7.",
     cure=(
         "torch.compiler gets the function. It is True while torch.export traces, strict or not, and "
-        "False "
-        "in eager code and under torch.compile."
+        "False in eager code and under torch.compile."
     ),
     upstream=("https://github.com/pytorch/pytorch/blob/v2.7.0/torch/compiler/__init__.py",),
     affected=Affected(since=None, fixed_in=("2.7.0",)),

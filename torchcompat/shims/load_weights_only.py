@@ -62,8 +62,7 @@ class PlainDtype:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             "a numpy dtype by itself is not loaded by torchcompat's shim load_weights_only, only those "
-            "of "
-            "numpy scalars are; allow it yourself with torch.serialization.add_safe_globals"
+            "of numpy scalars are; allow it yourself with torch.serialization.add_safe_globals"
         )
 
 
@@ -197,8 +196,7 @@ SHIM = Shim(
     notes=(
         "The default of weights_only stays. Not among them, on purpose: numpy arrays and dtypes, whose "
         "state can forge pointers, deque, which the unpickler cannot fill, classes of third parties, "
-        "and "
-        "functions. From 2.14 on torch fills no defaultdict: only an empty one is loaded there. "
-        "See load_weights_only_off for files that you trust."
+        "and functions. From 2.14 on torch fills no defaultdict: only an empty one is loaded there. See "
+        "load_weights_only_off for files that you trust."
     ),
 )

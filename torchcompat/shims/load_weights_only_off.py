@@ -89,8 +89,7 @@ SHIM = Shim(
     symptom="_pickle.UnpicklingError: Weights only load failed.",
     cause=(
         "2.6 made weights_only=True the default of torch.load, for safety: a pickle can run any code, "
-        "so "
-        "that loading a file from elsewhere hands your account to its author."
+        "so that loading a file from elsewhere hands your account to its author."
     ),
     cure=(
         "Calls that say nothing about weights_only get False, and each of them is logged as a warning. "
@@ -109,7 +108,6 @@ SHIM = Shim(
     notes=(
         "Dangerous, and never applied unless it is asked for by name. Try load_weights_only first, then "
         "torch.serialization.add_safe_globals; a module that did `from torch import load` before stays "
-        "as "
-        "it was."
+        "as it was."
     ),
 )

@@ -93,8 +93,7 @@ SHIM = Shim(
     cause="The argument was deprecated in 2.2, where it stopped printing, and went in 2.7.",
     cure=(
         "The constructors of the schedulers in torch.optim.lr_scheduler accept verbose, by keyword or "
-        "in "
-        "its old place, keep it as an attribute as they did, and ignore it, with one warning."
+        "in its old place, keep it as an attribute as they did, and ignore it, with one warning."
     ),
     upstream=(
         "https://github.com/pytorch/pytorch/pull/111302",

@@ -44,8 +44,7 @@ SHIM = Shim(
     cause="2.9 moved the TorchScript exporter's modules to torch.onnx._internal.torchscript_exporter.",
     cure=(
         "The modules torch.onnx._type_utils and _globals, and torch.onnx._internal.jit_utils, "
-        "registration "
-        "and onnx_proto_utils, are put under their old names too, as the same modules."
+        "registration and onnx_proto_utils, are put under their old names too, as the same modules."
     ),
     upstream=(
         "https://github.com/pytorch/pytorch/tree/v2.9.0/torch/onnx/_internal/torchscript_exporter",

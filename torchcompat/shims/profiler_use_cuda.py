@@ -98,8 +98,7 @@ SHIM = Shim(
     cause="The argument was deprecated in favour of use_device and activities, and went in 2.14.",
     cure=(
         "torch.autograd.profiler.profile turns use_cuda=True into use_device='cuda', "
-        "torch.profiler.profile "
-        "into an activity, with one warning."
+        "torch.profiler.profile into an activity, with one warning."
     ),
     upstream=("https://github.com/pytorch/pytorch/blob/v2.14.0/torch/autograd/profiler.py",),
     affected=Affected(since="2.14.0"),

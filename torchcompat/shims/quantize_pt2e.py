@@ -65,8 +65,7 @@ SHIM = Shim(
     cause="2.11 took the PT2E quantization flow out of torch; it lives on in torchao.",
     cure=(
         "The three old module names are there and forward to torchao.quantization.pt2e, which is "
-        "imported "
-        "when something of it is used. Without torchao the ImportError says what to install."
+        "imported when something of it is used. Without torchao the ImportError says what to install."
     ),
     upstream=("https://github.com/pytorch/ao/issues/2259",),
     affected=Affected(since="2.11.0"),
@@ -84,7 +83,7 @@ SHIM = Shim(
     removable_when="your dependencies import torchao themselves",
     notes=(
         "Modules within torch.ao.quantization.quantizer, such as x86_inductor_quantizer, are not "
-        "forwarded: "
-        "take their names from quantizer itself or from torchao. XNNPACKQuantizer is in executorch now."
+        "forwarded: take their names from quantizer itself or from torchao. XNNPACKQuantizer is in "
+        "executorch now."
     ),
 )

@@ -105,8 +105,8 @@ SHIM = Shim(
     symptom="ImportError: cannot import name 'hint_int' from 'torch.fx.experimental.symbolic_shapes'",
     cause=(
         "definitely_true and definitely_false went in 2.8, in favour of guard_or_false and "
-        "guard_or_true; "
-        "hint_int and has_hint in 2.12, in favour of guarding_hint_or_throw and has_guarding_hint."
+        "guard_or_true; hint_int and has_hint in 2.12, in favour of guarding_hint_or_throw and "
+        "has_guarding_hint."
     ),
     cure="The old names are put back over the functions that took their place.",
     upstream=(

@@ -144,13 +144,12 @@ SHIM = Shim(
     ),
     cause=(
         "2.9 brought torch.backends.*.fp32_precision. The old names set both kinds of state, the new "
-        "ones "
-        "theirs alone; where they differ, reading an old name raises."
+        "ones theirs alone; where they differ, reading an old name raises."
     ),
     cure=(
         "Where reading an old name would raise, it answers from the new state, which is what the "
-        "kernels "
-        "use. torch.backends.cudnn.flags() puts the precision of convolutions and RNNs back each."
+        "kernels use. torch.backends.cudnn.flags() puts the precision of convolutions and RNNs back "
+        "each."
     ),
     upstream=(
         "https://github.com/pytorch/pytorch/issues/179445",
@@ -170,7 +169,6 @@ SHIM = Shim(
     removable_when="no two of your dependencies use different names for this setting",
     notes=(
         "cudnn.allow_tf32 is True where both convolutions and RNNs may use TF32. The state itself, and "
-        "the "
-        "setters, stay torch's. Code in C++ that reads the old flags still raises."
+        "the setters, stay torch's. Code in C++ that reads the old flags still raises."
     ),
 )
