@@ -180,6 +180,9 @@ CALLS = {
         "m = torch.nn.LayerNorm(256); x = torch.randn(64, 256, requires_grad=True)",
         "m(x).sum().backward()",
     ),
+    "rms_norm_dtype": ("m = torch.nn.RMSNorm(256); x = torch.randn(64, 256)", "m(x)"),
+    "isin_bf16": ("x = torch.randint(9, (4096,)); y = torch.arange(3)", "torch.isin(x, y)"),
+    "fp8_saturate": ("x = torch.randn(4096)", "x.to(torch.float64)"),
     "clip_grad_mixed_mesh": (
         "p = [torch.nn.Parameter(torch.randn(64, 64)) for _ in range(64)]\n"
         "for q in p: q.grad = torch.randn(64, 64)",

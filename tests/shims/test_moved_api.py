@@ -368,7 +368,6 @@ def judge(answer):
 
 
 @pytest.mark.torch
-@pytest.mark.xdist_group("moved")
 @pytest.mark.parametrize("name", [name for name in CASES if name not in SLOW])
 def test_case(answers, name):
     judge(answers[name])
