@@ -271,7 +271,7 @@ def ignored_argument(module: str, key: str, argument: str, targets: Sequence[str
         return accepting
 
     def probe() -> Probe:
-        functions = {target: lookup(target, None) for target in targets}
+        functions = {target: own_attr(*owner_of(target)) for target in targets}
         missing = [target for target, function in functions.items() if not inspect.isfunction(function)]
         if missing:
             return drifted(f"{_last(missing)} is no function of its own")

@@ -14,14 +14,21 @@ from ..targets import lookup
 _TO = "torch:Tensor.to"
 _TYPE = "torch:Tensor.type"
 
+_MOST = 448.0
+
 
 def probe() -> Probe:
-    """The cast is in C++, and nothing in Python shows it; clamping twice changes nothing."""
+    """Cast one number: the cast is in C++, and no structure in Python shows what it does."""
     if is_replaced(_TO) and is_replaced(_TYPE):
         return absent("casts to float8_e4m3fn are clamped, by this shim", cured=True)
-    if not (callable(lookup(_TO, None)) and callable(lookup(_TYPE, None))):
+    to = lookup(_TO, None)
+    if not (callable(to) and callable(lookup(_TYPE, None))):
         return drifted("Tensor.to or Tensor.type is not where it was")
-    return present("casts to float8_e4m3fn go to the kernel as they are")
+    import torch
+
+    if float(to(to(torch.tensor(1e3), torch.float8_e4m3fn), torch.float32)) == _MOST:
+        return absent("casts to float8_e4m3fn saturate", cured=True)
+    return present("a cast of 1000 to float8_e4m3fn is nan")
 
 
 def edits() -> Sequence[Edit]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..edits import Edit, ReplaceAttr, is_replaced
+from ..edits import Call, Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
@@ -18,6 +19,8 @@ _MATMUL = "torch._C:_get_float32_matmul_precision"
 # The object that answers torch.backends.cudnn keeps the module proper as m.
 _CUDNN_HELD = "torch.backends.cudnn:m.CudnnModule.allow_tf32.getter"
 _FLAGS = "torch.backends.cudnn:m.flags"
+# In torch._dynamo.variables.torch, and no targets: undone by the call below, where they are loaded.
+_DYNAMO = ("constant_fold_functions", "constant_fold_functions_need_guards")
 _NEW = "torch._C:_get_fp32_precision_getter"
 
 # Strings that a test or a reader finds in torch's message.
@@ -63,6 +66,15 @@ def edits() -> Sequence[Edit]:
     import torch
 
     state: Any = torch._C
+    ours: list[tuple[Any, Any]] = []  # each getter with the one it replaces
+
+    def forget() -> None:
+        """Put the getters back where dynamo has collected ours, since it was loaded after us."""
+        for name in _DYNAMO:
+            table = getattr(sys.modules.get("torch._dynamo.variables.torch"), name, None)
+            for getter, original in ours:
+                if isinstance(table, dict) and getter in table:
+                    table[original] = table.pop(getter)
 
     def answering(effective: Callable[[], Any]) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
@@ -78,6 +90,7 @@ def edits() -> Sequence[Edit]:
             # Dynamo folds the original to a constant, and guards on it by itself.
             getter._dynamo_marked_constant = True  # type: ignore[attr-defined]
             getter.__module__, getter.__qualname__ = "torch._C", original.__name__
+            ours.append((getter, original))
             return getter
 
         return make
@@ -98,6 +111,7 @@ def edits() -> Sequence[Edit]:
         return flags
 
     return [
+        Call("dynamo's tables of functions without side effects", lambda: None, forget),
         ReplaceAttr(_CUBLAS, answering(_cublas)),
         ReplaceAttr(_CUDNN, answering(_cudnn), aliases=(_CUDNN_HELD,)),
         ReplaceAttr(_MATMUL, answering(_matmul)),
