@@ -60,6 +60,7 @@ FLOORS = [
     ("default", "scan"),
     ("evidence", "audit", "pyproject"),
     ("verify",),
+    ("running",),
     ("child",),
     ("engine",),
     ("lifecycle",),

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import enum
-import json
-import os
-import pickle
-import re
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, cast
+from queue import SimpleQueue
+from typing import Any
 
 from .bounds import bound_for_affected, bound_for_fixed
 from .builds import TorchBuild
-from .child import Job, encode
+from .child import Job
 from .errors import TorchCompatError
 from .gate import Affected, Verdict
-from .scrub import scrub
-from .settings import DISABLE, ONLY
+from .running import Ran, Run, Server
 from .shim import Presence, Reproducer, Shim
 
 __all__ = [
@@ -37,17 +32,8 @@ __all__ = [
 
 SCHEMA = "torchcompat-evidence-1"
 
-
-class Ran(str, enum.Enum):
-    """How one run of a reproducer ended."""
-
-    PASSED = "passed"
-    DOCUMENTED = "failed as documented"
-    OTHERWISE = "failed otherwise"
-    NOT_RUN = "not run"
-
-    def __str__(self) -> str:
-        return self.value
+#: From so many reproducers on, two run side by side: a second torch to import pays then.
+_MANY, _TOGETHER = 12, 2
 
 
 class Conclusion(str, enum.Enum):
@@ -69,16 +55,6 @@ class Conclusion(str, enum.Enum):
     def is_right(self) -> bool:
         """Whether shim and gate are right here (or nothing could be run)."""
         return self in (Conclusion.NEEDED, Conclusion.NOT_NEEDED, Conclusion.NOT_RUN)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run: how it ended, the message, and the seconds it took."""
-
-    ran: Ran
-    message: str = ""
-    seconds: float = 0.0
-    log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +141,7 @@ def verify(
     device: str = "cpu",
     on_start: Callable[[Shim, Reproducer, int, int], object] = lambda *_: None,
     on_finding: Callable[[Finding], object] = lambda _: None,
+    side_by_side: int | None = None,
 ) -> Verification:
     """Run every reproducer of ``shims`` on the torch of this environment.
 
@@ -172,27 +149,47 @@ def verify(
         shims: what to verify.
         device: ``"cuda"`` also runs the reproducers for CUDA devices; without one of
             those they count as failed rather than skipped.
-        on_start: told of each reproducer before it runs, with its number and the total.
-        on_finding: told of each finding.
+        on_start: told of each reproducer before its finding is waited for, with its number
+            and the total.
+        on_finding: told of each finding, in the order of the shims.
+        side_by_side: how many reproducers run at a time, each in processes of its own; by
+            default two where there are many of them and no GPU to share.
 
     Raises:
         TorchCompatError: torch cannot be imported in a child process.
     """
     work = [(shim, reproducer) for shim in shims for reproducer in shim.reproducers]
-    with _Server() as server:
-        build = TorchBuild.parse(server.facts["torch"], git_version=server.facts["git_version"])
+    count = side_by_side or (_TOGETHER if len(work) >= _MANY and device == "cpu" else 1)
+    idle: SimpleQueue[Server] = SimpleQueue()
+    with ExitStack() as stack:
+        servers = [Server() for _ in range(count)]
+        for server in servers:
+            stack.callback(server.close)
+        for server in servers:
+            server.greet()
+            idle.put(server)
+        facts = servers[0].facts
+        build = TorchBuild.parse(facts["torch"], git_version=facts["git_version"])
+
+        def find(shim: Shim, reproducer: Reproducer) -> Finding:
+            server = idle.get()
+            try:
+                return _find(server, build, shim, reproducer, device)
+            finally:
+                idle.put(server)
+
+        pool = stack.enter_context(ThreadPoolExecutor(count))
+        stack.callback(pool.shutdown, cancel_futures=True)
+        under_way = [pool.submit(find, *pair) for pair in work]
         findings = []
-        for number, (shim, reproducer) in enumerate(work, 1):
+        for number, ((shim, reproducer), ahead) in enumerate(zip(work, under_way), 1):
             on_start(shim, reproducer, number, len(work))
-            finding = _find(server, build, shim, reproducer, device)
-            on_finding(finding)
-            findings.append(finding)
-    return Verification(server.facts, _emulated_from(), tuple(findings))
+            findings.append(ahead.result())
+            on_finding(findings[-1])
+    return Verification(facts, _emulated_from(), tuple(findings))
 
 
-def _find(
-    server: _Server, build: TorchBuild, shim: Shim, reproducer: Reproducer, device: str
-) -> Finding:
+def _find(server: Server, build: TorchBuild, shim: Shim, reproducer: Reproducer, device: str) -> Finding:
     range_ = reproducer.affected or shim.affected
     gate = range_.verdict(build)
     not_run = _why_not(server, build, reproducer, device)
@@ -230,7 +227,7 @@ def _find(
     )
 
 
-def _why_not(server: _Server, build: TorchBuild, reproducer: Reproducer, device: str) -> str:
+def _why_not(server: Server, build: TorchBuild, reproducer: Reproducer, device: str) -> str:
     runnable = reproducer.runnable
     if runnable is not None and runnable.verdict(build) is Verdict.OUT:
         return f"needs {reproducer.needs or 'another torch'} (torch {runnable})"
@@ -284,80 +281,6 @@ def conclude(without: Run, cured: Run, expected: Verdict) -> tuple[Conclusion, s
             "the gate says IN and the fault is not here; the shim is obsolete from this build on",
         )
     return Conclusion.NOT_NEEDED, "this build does not have the fault"
-
-
-class _Server:
-    """The child that imports torch once and forks for every job."""
-
-    def __init__(self) -> None:
-        # Closed in __exit__; a file and not a pipe, which could fill up unread.
-        self._errors = tempfile.TemporaryFile(  # noqa: SIM115
-            "w+", encoding="utf-8", errors="replace"
-        )
-        environment = {k: v for k, v in os.environ.items() if k not in (DISABLE, ONLY)}
-        if sys.platform.startswith("linux"):
-            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        # -c and not -m, which would put the current folder in front of everything.
-        self._process = subprocess.Popen(
-            [*_interpreter(), "-c", "from torchcompat.child import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            encoding="utf-8",
-            env=environment,
-        )
-        self.facts: dict[str, Any] = {}
-
-    def __enter__(self) -> _Server:
-        self.facts = self._read("torch cannot be imported in a child process")
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._errors.close()
-
-    def run(self, job: Job) -> tuple[Run, str]:
-        """Run a job; return how it went, and what the probe said before any edit."""
-        try:
-            line = encode(job)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise TorchCompatError(
-                f"the shim {job.shim.key!r} cannot be sent to a child process; its probe, edits and "
-                f"reproducers must be module-level functions ({error})"
-            ) from error
-        if self._process.stdin is not None:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-        answer = self._read("the verifying process died")
-        probe = answer["probe"]["presence"] if answer["probe"] else ""
-        ran = Ran.PASSED
-        if answer["result"] != "passed":
-            documented = re.search(job.chosen.expect, answer["error"], re.DOTALL)
-            ran = Ran.DOCUMENTED if documented else Ran.OTHERWISE
-        message = scrub(" ".join(answer["error"].split()))[:500]
-        return Run(ran, message, answer["seconds"], answer["log"]), probe
-
-    def _read(self, otherwise: str) -> dict[str, Any]:
-        line = self._process.stdout.readline() if self._process.stdout is not None else ""
-        if line:
-            return cast("dict[str, Any]", json.loads(line))
-        self._errors.seek(0)
-        said = self._errors.read().strip().splitlines() or ["it said nothing"]
-        raise TorchCompatError(f"{otherwise}: {said[-1]}")
-
-
-def _interpreter() -> Sequence[str]:
-    flags = ["-P"] if sys.version_info >= (3, 11) and sys.flags.safe_path else []
-    return [sys.executable, *flags]
 
 
 def _emulated_from() -> str | None:
