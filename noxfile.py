@@ -252,7 +252,9 @@ def _with_installed_torch(session: nox.Session, *arguments: str) -> None:
         )
     session.log(f"INSTALLED torch {found.strip()}")
     session.install("-e", ".[test]")
-    _run_tests(session, *arguments)
+    # Whatever pytest plugins the container has: a warning of theirs would be an error here.
+    ours = ("-p", "xdist", "-p", "_hypothesis_pytestplugin", "-p", "torchcompat.pytest_plugin")
+    _run_tests(session, *ours, *arguments, env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
 
 
 @nox.session(venv_params=["--system-site-packages"], tags=["installed"])
@@ -336,6 +338,7 @@ def docs(session: nox.Session) -> None:
     session.run("python", "tools/catalogue.py", "--check")
     session.run("python", "tools/api_names.py", "--check")
     session.run("python", "tools/api_diff.py", "page", "--check")
+    session.run("python", "benchmarks/report.py", "--check")
     session.run("python", "-m", "pytest", "tests/test_docs.py", "tests/test_evidence.py")
     session.run("python", "tools/site.py")
     session.run("zensical", "build", "--strict", "--config-file", "mkdocs.yml")

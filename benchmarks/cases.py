@@ -184,13 +184,14 @@ CALLS = {
     "isin_bf16": ("x = torch.randint(9, (4096,)); y = torch.arange(3)", "torch.isin(x, y)"),
     "fp8_saturate": ("x = torch.randn(4096)", "x.to(torch.float64)"),
     "clip_grad_mixed_mesh": (
+        "import torch.nn.utils.clip_grad, torch.distributed.tensor\n"
         "p = [torch.nn.Parameter(torch.randn(64, 64)) for _ in range(64)]\n"
         "for q in p: q.grad = torch.randn(64, 64)",
         "torch.nn.utils.clip_grad_norm_(p, 1.0)",
     ),
 }
 CALL = """
-import statistics, torch, torch.nn.utils.clip_grad, torch.distributed.tensor
+import statistics, torch
 {apply}
 torch.set_num_threads(1)
 {setup}

@@ -1,15 +1,12 @@
 """Write docs/benchmarks.md and docs/benchmarks.svg from benchmarks/results.json.
 
-    nox -s bench -- --json benchmarks/results.json && python benchmarks/report.py
-    python benchmarks/report.py --check
-
-The evidence files add what verifying costs.
+nox -s bench -- --json benchmarks/results.json && python benchmarks/report.py
+python benchmarks/report.py --check
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,28 +55,6 @@ def cell(text: str) -> str:
     )
 
 
-def evidence() -> Iterator[str]:
-    """What one verification costs, from the evidence."""
-    per_shim = []
-    for path in sorted((ROOT / "evidence").glob("torch-*.json")):
-        findings = [
-            finding
-            for finding in json.loads(path.read_text(encoding="utf-8"))["findings"]
-            if finding["conclusion"] != "not run"
-        ]
-        seconds = sum(f["without"]["seconds"] + f["with"]["seconds"] for f in findings)
-        per_shim.append(
-            (seconds / len({f["shim"] for f in findings}), seconds, len(findings), path.stem)
-        )
-    low, middle, high = min(per_shim), statistics.median_low(per_shim), max(per_shim)
-    yield (
-        f"`torchcompat verify` spends {middle[0]:.1f} s a shim (median of {len(per_shim)} builds; "
-        f"{low[0]:.1f} s on {low[3].removeprefix('torch-')}, {high[0]:.1f} s on "
-        f"{high[3].removeprefix('torch-')}), every reproducer run without and with its shim, "
-        f"beyond one `import torch`. What goes through inductor's C++ compiler takes most of it."
-    )
-
-
 def page(result: dict) -> str:
     """Return docs/benchmarks.md."""
     lines = [
@@ -96,7 +71,7 @@ def page(result: dict) -> str:
     ]
     for group in dict.fromkeys(row["group"] for row in result["rows"]):
         lines += ["", f"## {group}", "", *table([r for r in result["rows"] if r["group"] == group])]
-    lines += ["", "## Verifying", "", *evidence()]
+    lines += ["", "## Verifying", "", result["verifying"]]
     lines += ["", NOTES.read_text(encoding="utf-8").strip()]
     lines += ["", "## python -X importtime -c 'import torchcompat'", "", "```text"]
     lines += [*result["importtime"], "```", ""]

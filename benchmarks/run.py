@@ -11,12 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import statistics
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from cases import GROUPS
 from measure import run
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def said(row: dict) -> str:
@@ -40,6 +44,28 @@ def import_time() -> list[str]:
     return [lines[0], *(line for line in lines if "torchcompat" in line)]
 
 
+def verifying() -> str:
+    """Say what one verification costs, from the evidence."""
+    per_shim = []
+    for path in sorted((ROOT / "evidence").glob("torch-*.json")):
+        findings = [
+            finding
+            for finding in json.loads(path.read_text(encoding="utf-8"))["findings"]
+            if finding["conclusion"] != "not run"
+        ]
+        seconds = sum(f["without"]["seconds"] + f["with"]["seconds"] for f in findings)
+        per_shim.append(
+            (seconds / len({f["shim"] for f in findings}), seconds, len(findings), path.stem)
+        )
+    low, middle, high = min(per_shim), statistics.median_low(per_shim), max(per_shim)
+    return (
+        f"`torchcompat verify` spends {middle[0]:.1f} s a shim (median of {len(per_shim)} builds; "
+        f"{low[0]:.1f} s on {low[3].removeprefix('torch-')}, {high[0]:.1f} s on "
+        f"{high[3].removeprefix('torch-')}), every reproducer run without and with its shim, "
+        f"beyond one `import torch`. What goes through inductor's C++ compiler takes most of it."
+    )
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -47,26 +73,29 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only figures whose name has this in it")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
-    rows = []
+    rows: list[dict] = []
     for group, cases in GROUPS.items():
         for case in cases():
             if arguments.only not in case.what:
                 continue
             case.group = group
-            row = run(case, arguments.rounds)
-            rows.append(row)
-            print(said(row), flush=True)
-    if arguments.json:
-        result = {
-            "torch": metadata.version("torch"),
-            "python": platform.python_version(),
-            "processor": f"{platform.machine()}, {platform.system()}",
-            "rows": rows,
-            "importtime": import_time(),
-        }
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
-            file.write("\n")
+            rows.append(run(case, arguments.rounds))
+            print(said(rows[-1]), flush=True)
+            if arguments.json:
+                write(arguments.json, rows)
+
+
+def write(path: str, rows: list[dict]) -> None:
+    """Write what there is so far: a long run that is cut off is not lost."""
+    result = {
+        "torch": metadata.version("torch"),
+        "python": platform.python_version(),
+        "processor": f"{platform.machine()}, {platform.system()}",
+        "rows": rows,
+        "verifying": verifying(),
+        "importtime": import_time(),
+    }
+    Path(path).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

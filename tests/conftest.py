@@ -20,6 +20,17 @@ ROOT = Path(__file__).parent.parent
 TORCH_INSTALLED = find_spec("torch") is not None
 
 
+def pytest_configure(config):
+    """Spread tests by file, so that a file's costly fixture is made once, and in the files' order.
+
+    Contract and verification take longest, and come first. (xdist's groups do nothing on pytest 9.2,
+    and an option in addopts makes other plugins believe that xdist is always active.)
+    """
+    if getattr(config.option, "dist", "no") == "load":
+        config.option.dist = "loadfile"
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items):
     if TORCH_INSTALLED:
         return
