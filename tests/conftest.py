@@ -46,6 +46,13 @@ def clean_environment(monkeypatch):
             monkeypatch.delenv(name)
 
 
+def child_environment(*path) -> dict[str, str]:
+    """The environment for a process of its own, with ``path`` to import from and none of our variables."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHCOMPAT_")}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
+    return environment
+
+
 def make_module(name: str, source: str = "") -> ModuleType:
     """A loaded module whose functions really were defined in it."""
     module = ModuleType(name)
@@ -90,8 +97,7 @@ def python(tmp_path):
     """Run Python source in a fresh process; returns the completed process."""
 
     def run(source, *, path=(), env=(), check=True, cwd=None, timeout=120):
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHCOMPAT_")}
-        environment["PYTHONPATH"] = os.pathsep.join([*map(str, path), str(ROOT)])
+        environment = child_environment(*path, ROOT)
         environment["GLOO_SOCKET_IFNAME"] = "lo"
         environment["OMP_NUM_THREADS"] = "1"
         environment.update(env)

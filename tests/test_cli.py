@@ -7,14 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, child_environment
 
 from torchcompat import cli
 
 
 def call(*arguments, path=(), env=(), cwd=None, stdin=None):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHCOMPAT_")}
-    environment["PYTHONPATH"] = os.pathsep.join([*map(str, path), str(ROOT)])
+    environment = child_environment(*path, ROOT)
     environment.update(env)
     return subprocess.run(
         [sys.executable, "-m", "torchcompat", *arguments],

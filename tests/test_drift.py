@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, child_environment
 from figures import SCALE
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -27,8 +26,7 @@ FITTING = {
 
 def test_no_shim_is_applied_to_what_it_does_not_know(figure):
     share = 0.08 if SCALE < 20 else 1.0
-    env = {name: value for name, value in os.environ.items() if not name.startswith("TORCHCOMPAT_")}
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    env = child_environment(ROOT, *filter(None, sys.path))
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "drift_job.py"), str(share)],
         capture_output=True, text=True, env={**env, "OMP_NUM_THREADS": "1"}, timeout=600, check=False,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, child_environment
 
 AUDIT = """
 import sys
@@ -120,10 +120,9 @@ def test_the_bootstrap_folder_is_constant_and_holds_one_file(python, fake_torch)
         for path in (BOOTSTRAP, *BOOTSTRAP.iterdir()):
             assert not path.stat().st_mode & stat.S_IWOTH, f"{path} may be written by anybody"
     folder = fake_torch()
-    env = {k: v for k, v in os.environ.items() if not k.startswith("TORCHCOMPAT_")}
     done = subprocess.run(
         [sys.executable, "-m", "torchcompat", "exec", "--", sys.executable, "-c", "import sys; print(*sys.path, sep='\\n')"],
-        capture_output=True, text=True, env={**env, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}, timeout=60, check=True,
+        capture_output=True, text=True, env=child_environment(folder, ROOT), timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines().count(str(BOOTSTRAP)) == 1, "inductor's workers need it there"
     assert str(folder) in done.stdout.splitlines()

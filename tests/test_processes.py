@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, child_environment
 from figures import scaled
 
 HERE = Path(__file__).parent
@@ -122,8 +122,7 @@ def test_children_of_each_start_method_under_exec(tmp_path, fake_torch):
 
     script = tmp_path / "job.py"
     script.write_text(CHILDREN)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("TORCHCOMPAT_")}
-    env["PYTHONPATH"] = os.pathsep.join([str(_torch_with_the_fault(fake_torch)), str(ROOT)])
+    env = child_environment(_torch_with_the_fault(fake_torch), ROOT)
     done = subprocess.run(
         [sys.executable, "-m", "torchcompat", "exec", "--", sys.executable, str(script)],
         capture_output=True, text=True, env=env, timeout=120, check=False,
@@ -137,8 +136,7 @@ def test_children_of_each_start_method_under_exec(tmp_path, fake_torch):
 @pytest.mark.slow
 def test_a_job_of_every_kind_of_process(tmp_path):
     """torchrun with two ranks; DataLoader workers; torch.compile's subprocess workers; asyncio."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("TORCHCOMPAT_")}
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    env = child_environment(ROOT, *filter(None, sys.path))
     env |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [
         sys.executable,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 TABLE = ROOT / "docs" / "data" / "removed.json"
 PAGE = ROOT / "docs" / "removed-api.md"
 
@@ -258,6 +258,8 @@ def page(table: dict[str, Any]) -> str:
 
 def write_page(*, check: bool) -> int:
     """Write docs/removed-api.md, or with check compare it; a row that is not finished fails."""
+    from pages import settle
+
     from torchcompat.registry import Registry
 
     table = _read(TABLE)
@@ -270,18 +272,8 @@ def write_page(*, check: bool) -> int:
     if unfinished:
         print(f"api_diff: no note, or no such shim: {', '.join(unfinished)}", file=sys.stderr)
         return 1
-    text = page(table)
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    if check:
-        print(
-            "api_diff: docs/removed-api.md has drifted: run `python tools/api_diff.py page`",
-            file=sys.stderr,
-        )
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    print("wrote docs/removed-api.md")
-    return 0
+    drift = "api_diff: docs/{} has drifted: run `python tools/api_diff.py page`"
+    return settle({PAGE: page(table)}, check=check, drift=drift)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+
+from pages import settle  # noqa: E402
 
 from torchcompat.api.rows import ROWS, Home, Row  # noqa: E402
 from torchcompat.releases import RELEASES  # noqa: E402
@@ -89,19 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; fail on drift")
     arguments = parser.parse_args(argv)
-    text = page()
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    if arguments.check:
-        print(
-            "api_names: docs/api-names.md no longer matches the table: "
-            "run `python tools/api_names.py` and commit what it writes",
-            file=sys.stderr,
-        )
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    print("wrote docs/api-names.md")
-    return 0
+    drift = (
+        "api_names: docs/{} no longer matches the table: "
+        "run `python tools/api_names.py` and commit what it writes"
+    )
+    return settle({PAGE: page()}, check=arguments.check, drift=drift)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 from cells import Cell, Column, cell, columns  # noqa: E402
 from grid import draw  # noqa: E402
+from pages import settle  # noqa: E402
 
 from torchcompat.errors import TorchCompatError  # noqa: E402
 from torchcompat.evidence import judge  # noqa: E402
@@ -217,24 +218,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"catalogue: error: {error}", file=sys.stderr)
         return 1
     alive = [shim for shim in shims if shim.retired is None]
-    drifted = []
-    for name, text in (("catalogue.md", page(shims, found)), ("grid.svg", draw(alive, found))):
-        path = arguments.out / name
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        drifted.append(name)
-        if not arguments.check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {name}")
-    if arguments.check and drifted:
-        print(
-            f"catalogue: {' and '.join(drifted)} no longer match the shims and the evidence: "
-            f"run `python tools/catalogue.py` and commit what it writes",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+    texts = {"catalogue.md": page(shims, found), "grid.svg": draw(alive, found)}
+    return settle(
+        {arguments.out / name: text for name, text in texts.items()},
+        check=arguments.check,
+        drift=(
+            "catalogue: {} no longer match the shims and the evidence: "
+            "run `python tools/catalogue.py` and commit what it writes"
+        ),
+    )
 
 
 if __name__ == "__main__":

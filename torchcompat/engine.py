@@ -154,8 +154,9 @@ class Engine(Lifecycle):
     def waiting(self) -> tuple[str, ...]:
         """Return the keys that were asked for and wait for their modules to be imported."""
         with self._locked():
-            records = list(self._records.items())
-            return tuple(k for k, record in records if record.outcome.state is State.PENDING)
+            return tuple(
+                key for key, record in self._records.items() if record.outcome.state is State.PENDING
+            )
 
     def plan(self, torch: str | TorchBuild | None = None) -> Report:
         """Say what ``apply_all()`` would do on a build, from its version alone.
@@ -205,7 +206,7 @@ class Engine(Lifecycle):
         import hashlib
 
         report = self.status()
-        parts = [f"{key}@{self.registry.get(key).revision}" for key in sorted(report.applied)]
+        parts = [f"{key}@{self.registry.entry(key).revision}" for key in sorted(report.applied)]
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
         return f"torchcompat-{len(parts)}-{digest}"
 

@@ -34,6 +34,10 @@ class Declared(Protocol):
         """The shims that may hold the same target and come first."""
 
     @property
+    def revision(self) -> int:
+        """Counted up when the cure changes."""
+
+    @property
     def retired(self) -> str | None:
         """Why it is no longer applied."""
 
@@ -47,4 +51,5 @@ class Entry:
     modules: tuple[str, ...]
     opt_in: bool = False
     after: tuple[str, ...] = ()
+    revision: int = 1
     retired: str | None = None

@@ -182,9 +182,9 @@ def forwarding_modules(module: str, rows: Mapping[str, str], advice: str) -> Pai
 
 def _findable(name: str) -> bool:
     """Whether a module's file is there, without importing anything: its package is loaded."""
-    parent, _, last = name.rpartition(".")
+    parent = name.rpartition(".")[0]
     paths = getattr(sys.modules.get(parent), "__path__", ())
-    return PathFinder.find_spec(name, list(paths)) is not None and bool(last)
+    return PathFinder.find_spec(name, list(paths)) is not None
 
 
 @dataclass

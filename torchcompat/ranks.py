@@ -70,7 +70,7 @@ def _facts() -> dict[str, Any]:
         state, reason = str(outcome.state), outcome.reason
         if outcome.state is State.PENDING and key not in waiting:
             state, reason = "not applied", "nobody has asked for it there"
-        return [state, registry.get(key).revision, reason]
+        return [state, registry.entry(key).revision, reason]
 
     return {
         "torch": "none" if build is None else build.raw,

@@ -162,9 +162,10 @@ def verify(
     count = side_by_side or (_TOGETHER if len(work) >= _MANY and device == "cpu" else 1)
     idle: SimpleQueue[Server] = SimpleQueue()
     with ExitStack() as stack:
-        servers = [Server() for _ in range(count)]
-        for server in servers:
-            stack.callback(server.close)
+        servers = []
+        for _ in range(count):
+            servers.append(Server())
+            stack.callback(servers[-1].close)
         for server in servers:
             server.greet()
             idle.put(server)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, child_environment
 
 INIT = "from . import ops\n"
 OPS = "def broken():\n    return 'bad'\n\nKEEP = [1]\nTABLE = {}\n"
@@ -78,8 +77,7 @@ def contract(tmp_path, fake_torch):
         (folder / "torch" / "ops.py").write_text(OPS)
         (tmp_path / "tiny_shim.py").write_text(SHIM.format(**{**GOOD, **changes}))
         (tmp_path / "test_tiny.py").write_text(TEST.format(every=every))
-        env = {k: v for k, v in os.environ.items() if not k.startswith("TORCHCOMPAT_")}
-        env["PYTHONPATH"] = os.pathsep.join(map(str, (folder, tmp_path, ROOT)))
+        env = child_environment(folder, tmp_path, ROOT)
         env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), "test_tiny.py"],

@@ -338,10 +338,9 @@ def main(names):
 
 
 def run(names):
-    from conftest import ROOT
+    from conftest import ROOT, child_environment
 
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHCOMPAT_")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.path.dirname(__file__)])
+    environment = child_environment(ROOT, os.path.dirname(__file__))
     environment["OMP_NUM_THREADS"] = "1"
     command = f"import test_moved_api; test_moved_api.main({names!r})"
     done = subprocess.run(
