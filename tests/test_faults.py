@@ -128,7 +128,7 @@ class World:
         assert self.engine.status().applied == ()
 
     def close(self):
-        for waiter in list(import_hooks._waiters):
+        for waiter in import_hooks._waiting.waiters:
             waiter.cancel()
         sys.modules.pop("fakelib.ops", None)
         sys.modules.pop("fakelib.user", None)

@@ -6,7 +6,7 @@ import random
 
 from figures import scaled
 
-from torchcompat.builds import Stage, TorchBuild
+from torchcompat.builds import Stage, TorchBuild, _parse_any, _parse_plain
 from torchcompat.gate import Affected, Verdict
 from torchcompat.registry import Registry
 
@@ -67,6 +67,8 @@ def check(rng, pool):
     if spoilt:
         raw = spoil(rng, raw)
     build = TorchBuild.parse(raw)
+    plain = _parse_plain(raw.strip())
+    assert plain is None or plain == _parse_any(raw.strip()), "the short way reads the same"
     verdict = range_.verdict(build)
     assert build.raw == raw
     assert (verdict is Verdict.UNKNOWN) == (not build.known) == (build.stage is Stage.UNKNOWN)

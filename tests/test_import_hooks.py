@@ -31,7 +31,7 @@ def package(monkeypatch, tmp_path):
     yield write
     for name in [n for n in sys.modules if n.partition(".")[0] == "hookroot"]:
         del sys.modules[name]
-    left, import_hooks._waiters[:] = list(import_hooks._waiters), []
+    left, import_hooks._waiting = import_hooks._waiting.waiters, import_hooks._Waiting()
     if import_hooks._finder in sys.meta_path:
         sys.meta_path.remove(import_hooks._finder)
     assert all(waiter.modules & {"hookroot.broken", "hookroot.later"} for waiter in left)

@@ -73,6 +73,7 @@ FLOORS = [
     ("targets", "gate"),
     ("api",),  # on no floor above: no engine and no shim comes with it
     ("builds", "errors", "schema", "scrub", "releases", "installation"),
+    ("records",),
 ]
 
 

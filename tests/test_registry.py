@@ -177,7 +177,6 @@ def test_an_incomplete_declaration(changes, says):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"expect": "("}, "no regular expression"),
         ({"device": "tpu"}, "cpu or cuda"),
         ({"ranks": -1}, "negative"),
     ],
@@ -187,8 +186,17 @@ def test_an_impossible_reproducer(changes, says):
         Reproducer(**{"name": "a", "run": print, "expect": "x", **changes})
 
 
+def test_a_pattern_is_checked_when_the_shim_is_registered():
+    bad = make_shim(reproducers=(Reproducer(name="a", run=print, expect="("),))
+    registry = Registry(builtin=(), plugins=False)
+    with pytest.raises(ShimDefinitionError, match="'a': expect is no regular expression"):
+        registry.register(bad)
+    assert registry.keys() == ()
+
+
 def test_every_built_in_shim_is_complete():
     for shim in Registry(plugins=False):
+        shim.check()
         for text in (shim.summary, shim.symptom, shim.cause, shim.cure, shim.removable_when):
             assert text.strip(), shim.key
         assert all(url.startswith("https://") for url in shim.upstream), shim.key

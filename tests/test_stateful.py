@@ -343,7 +343,7 @@ class Machine(RuleBasedStateMachine):
         self.does(self.world.engine.apply_all)
         self.does(self.world.engine.revert_all)
         assert self.world.picture() == self.before
-        for waiter in list(import_hooks._waiters):
+        for waiter in import_hooks._waiting.waiters:
             waiter.cancel()
         for name in self.world.modules:
             sys.modules.pop(name, None)

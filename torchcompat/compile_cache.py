@@ -17,6 +17,7 @@ from typing import Any
 
 from .edits import Change
 from .errors import TargetDriftError
+from .records import Record
 from .targets import own_attr, owner_of, who_made
 
 __all__ = ["SaltCompileCache"]
@@ -38,11 +39,11 @@ def _salted(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-@dataclass
 class _SaltChange:
-    target: str
-    salt: str
-    owner: Any
+    def __init__(self, target: str, salt: str, owner: Any) -> None:
+        self.target = target
+        self.salt = salt
+        self.owner = owner
 
     def commit(self) -> None:
         global _original, _wrapper
@@ -73,8 +74,8 @@ class _SaltChange:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class SaltCompileCache:
+@dataclass(eq=False, repr=False)
+class SaltCompileCache(Record):
     """Put a shim's name and revision into the keys of torch's compile caches.
 
     For a shim that edits the compiler. It lists ``torch._inductor.codecache`` in its

@@ -9,11 +9,12 @@ and repeated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import ConflictError, TargetDriftError
+from .records import Record
 from .targets import (
     MISSING,
     foreign_maker,
@@ -97,17 +98,25 @@ def is_replaced(target: str) -> bool:
     return id(lookup(target, None)) in _placed
 
 
-@dataclass(eq=False, repr=False)
 class _AttrChange:
-    target: str
-    owner: Any
-    name: str
-    own_before: Any  # what the owner itself stored, MISSING where inherited or absent
-    seen_before: Any  # what a lookup found
-    new: Any
-    aliases: tuple[str, ...] = ()
-    verb: str = "replaced"
-    _rebound: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        target: str,
+        owner: Any,
+        name: str,
+        seen_before: Any,
+        new: Any,
+        *,
+        aliases: tuple[str, ...] = (),
+    ) -> None:
+        self.target = target
+        self.owner = owner
+        self.name = name
+        self.own_before = own_attr(owner, name)  # MISSING where inherited or absent
+        self.seen_before = seen_before  # what a lookup found
+        self.new = new
+        self.aliases = aliases
+        self._rebound: list[str] = []
 
     def commit(self) -> None:
         _placed[id(self.new)] = self.new
@@ -140,7 +149,8 @@ class _AttrChange:
 
     def describe(self) -> str:
         also = f" (and where it was imported: {', '.join(self._rebound)})" if self._rebound else ""
-        return f"{self.verb} {self.target}{also}"
+        verb = "added" if self.seen_before is MISSING else "replaced"
+        return f"{verb} {self.target}{also}"
 
     def late_holders(self) -> list[str]:
         if not isinstance(self.owner, ModuleType) or self.seen_before is MISSING:
@@ -148,8 +158,8 @@ class _AttrChange:
         return same_name_holders(self.seen_before, self.owner.__name__, self.name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReplaceAttr:
+@dataclass(eq=False, repr=False)
+class ReplaceAttr(Record):
     """Replace an attribute of a module or a class.
 
     Attributes:
@@ -183,11 +193,11 @@ class ReplaceAttr:
         drift = None if id(raw) in _placed else replacement_drift(raw, new)
         if drift is not None:
             raise TargetDriftError(self.target, drift)
-        return _AttrChange(self.target, owner, name, own_attr(owner, name), raw, new, self.aliases)
+        return _AttrChange(self.target, owner, name, raw, new, aliases=self.aliases)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AddAttr:
+@dataclass(eq=False, repr=False)
+class AddAttr(Record):
     """Add an attribute that is missing; one that is there is a conflict."""
 
     target: str
@@ -200,7 +210,7 @@ class AddAttr:
         raw = raw_attr(owner, name)
         if raw is not MISSING:
             raise ConflictError(self.target, who_made(raw))
-        return _AttrChange(self.target, owner, name, MISSING, MISSING, self.make(), verb="added")
+        return _AttrChange(self.target, owner, name, MISSING, self.make())
 
 
 def is_ousted(change: Change) -> bool:
@@ -223,12 +233,12 @@ def is_ousted(change: Change) -> bool:
 # -- sets and dicts ------------------------------------------------------------------
 
 
-@dataclass(eq=False, repr=False)
 class _ItemsChange:
-    target: str
-    container: set[Any]
-    items: list[Any]
-    wanted: list[Any]
+    def __init__(self, target: str, container: set[Any], wanted: list[Any]) -> None:
+        self.target = target
+        self.container = container
+        self.wanted = wanted
+        self.items = [item for item in wanted if item not in container]
 
     def commit(self) -> None:
         self.container.update(self.items)
@@ -252,8 +262,8 @@ class _ItemsChange:
         return []  # the set keeps its identity, so every holder sees the edit
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AddItems:
+@dataclass(eq=False, repr=False)
+class AddItems(Record):
     """Add items to a set in place; undo takes out only those that were not there."""
 
     target: str
@@ -265,17 +275,17 @@ class AddItems:
         container = lookup(self.target)
         if not isinstance(container, set):
             raise TargetDriftError(self.target, f"is a {type(container).__name__}, not a set")
-        wanted = list(self.make())
-        missing = [item for item in wanted if item not in container]
-        return _ItemsChange(self.target, container, missing, wanted)
+        return _ItemsChange(self.target, container, list(self.make()))
 
 
-@dataclass(eq=False, repr=False)
 class _EntriesChange:
-    target: str
-    container: MutableMapping[Any, Any]
-    entries: dict[Any, Any]
-    before: dict[Any, Any]
+    def __init__(
+        self, target: str, container: MutableMapping[Any, Any], entries: dict[Any, Any]
+    ) -> None:
+        self.target = target
+        self.container = container
+        self.entries = entries
+        self.before = {key: container[key] for key in entries if key in container}
 
     def commit(self) -> None:
         self.container.update(self.entries)
@@ -309,8 +319,8 @@ class _EntriesChange:
         return []
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AddEntries:
+@dataclass(eq=False, repr=False)
+class AddEntries(Record):
     """Put entries into a dict or registry in place.
 
     Attributes:
@@ -330,23 +340,24 @@ class AddEntries:
         container = lookup(self.target)
         if not isinstance(container, MutableMapping):
             raise TargetDriftError(self.target, f"is a {type(container).__name__}, not a mapping")
-        entries = dict(self.make())
-        before = {key: container[key] for key in entries if key in container}
-        if before and not self.replace:
-            key, value = next(iter(before.items()))
+        change = _EntriesChange(self.target, container, dict(self.make()))
+        if change.before and not self.replace:
+            key, value = next(iter(change.before.items()))
             raise ConflictError(f"{self.target}[{key}]", who_made(value))
-        return _EntriesChange(self.target, container, entries, before)
+        return change
 
 
 # -- anything else -------------------------------------------------------------------
 
 
-@dataclass(eq=False, repr=False)
 class _CallChange:
-    target: str
-    do: Callable[[], None]
-    take_back: Callable[[], None] | None
-    _done: bool = False
+    def __init__(
+        self, target: str, do: Callable[[], None], take_back: Callable[[], None] | None
+    ) -> None:
+        self.target = target
+        self.do = do
+        self.take_back = take_back
+        self._done = False
 
     def commit(self) -> None:
         self._done = True
@@ -371,8 +382,8 @@ class _CallChange:
         return []
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
+@dataclass(eq=False, repr=False)
+class Call(Record):
     """An edit that only a call can make: an operator registration, a C++ flag.
 
     Attributes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .gate import Affected
+from .records import Record
 
 __all__ = ["Declared", "Entry"]
 
@@ -42,8 +43,8 @@ class Declared(Protocol):
         """Why it is no longer applied."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Entry:
+@dataclass(eq=False, repr=False, kw_only=True)
+class Entry(Record):
     """One line of the index of the built-in shims; see :class:`torchcompat.Shim`."""
 
     key: str

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from .builds import Stage, TorchBuild
 from .errors import GateError
+from .records import Record
 
 __all__ = ["Affected", "Gated", "NamedBuild", "Verdict"]
 
@@ -32,16 +33,16 @@ class Verdict(str, enum.Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Gated:
+@dataclass(eq=False, repr=False)
+class Gated(Record):
     """A verdict and the sentence that explains it."""
 
     verdict: Verdict
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedBuild:
+@dataclass(eq=False, repr=False, kw_only=True)
+class NamedBuild(Record):
     """A build that somebody has tried: its verdict beats every rule.
 
     Attributes:
@@ -75,8 +76,8 @@ class NamedBuild:
         return f"{build.vendor}.".startswith(f"{self.vendor}.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Affected:
+@dataclass(eq=False, repr=False, kw_only=True)
+class Affected(Record):
     """The builds that have a fault.
 
     Attributes:

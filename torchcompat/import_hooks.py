@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -33,21 +32,34 @@ ROOT = "torch"
 _GAP = 1.0
 
 _lock = threading.RLock()
-_waiters: list[Waiter] = []
 _searching = threading.local()
 
 
-@dataclass(eq=False, repr=False)
 class Waiter:
     """A callback that waits; ``cancel()`` removes it."""
 
-    modules: frozenset[str]
-    callback: Callable[[], None]
+    def __init__(self, modules: frozenset[str], callback: Callable[[], None]) -> None:
+        self.modules = modules
+        self.callback = callback
 
     def cancel(self) -> None:
         """Stop waiting. Does nothing where the callback has run or is running."""
         with _lock:
             _forget(self)
+
+
+class _Waiting:
+    """Who waits, and the names of all their modules, which every import is looked up in.
+
+    Never changed but replaced, in one step that no interrupt can cut in two.
+    """
+
+    def __init__(self, waiters: Iterable[Waiter] = ()) -> None:
+        self.waiters = tuple(waiters)
+        self.names = frozenset[str]().union(*(waiter.modules for waiter in self.waiters))
+
+
+_waiting = _Waiting()
 
 
 def is_ready(modules: Iterable[str]) -> bool:
@@ -73,9 +85,10 @@ def when_ready(modules: Iterable[str], callback: Callable[[], None]) -> Waiter:
     before the ``import`` statement returns; if everything is ready, it runs at once.
     It runs at most once and must not raise.
     """
+    global _waiting
     waiter = Waiter(frozenset((ROOT, *modules)), callback)
     with _lock:
-        _waiters.append(waiter)
+        _waiting = _Waiting((*_waiting.waiters, waiter))
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
     for name in waiter.modules:
@@ -113,15 +126,11 @@ def _imported_elsewhere(name: str) -> bool:
 
 
 def _forget(waiter: Waiter) -> None:
-    if waiter in _waiters:
-        _waiters.remove(waiter)
-    if not _waiters and _finder in sys.meta_path:
+    global _waiting
+    if waiter in _waiting.waiters:
+        _waiting = _Waiting(other for other in _waiting.waiters if other is not waiter)
+    if not _waiting.waiters and _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
-
-
-def _is_watched(name: str) -> bool:
-    # Asked of the waiters themselves: counts beside them could be cut off from them by an interrupt.
-    return any(name in waiter.modules for waiter in list(_waiters))
 
 
 def poll() -> None:
@@ -131,7 +140,7 @@ def poll() -> None:
     themselves.
     """
     with _lock:
-        ready = [waiter for waiter in _waiters if all(map(_complete, waiter.modules))]
+        ready = [waiter for waiter in _waiting.waiters if all(map(_complete, waiter.modules))]
         for waiter in ready:
             _forget(waiter)
     for waiter in ready:
@@ -140,7 +149,7 @@ def poll() -> None:
 
 def _finished(spec: ModuleSpec) -> None:
     # Not in sys.modules: the import has failed, and may be tried again.
-    if spec.name in sys.modules and _is_watched(spec.name):
+    if spec.name in sys.modules and spec.name in _waiting.names:
         poll()
 
 
@@ -190,7 +199,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Any = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not _is_watched(name):
+        if name not in _waiting.names:
             return None
         searching: set[str] = _searching.__dict__.setdefault("names", set())
         if name in searching:

@@ -68,7 +68,3 @@ class Journal:
     def describe(self) -> tuple[str, ...]:
         """Say what was changed, one line a change."""
         return tuple(change.describe() for change in self._changes)
-
-    def late_holders(self) -> tuple[str, ...]:
-        """Name the copies outside torch that the edits could not reach."""
-        return tuple(name for change in self._changes for name in change.late_holders())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from . import import_hooks
 from .builds import TorchBuild, detect
@@ -20,19 +20,26 @@ from .shim import Presence, Probe
 __all__ = ["Lifecycle"]
 
 
-@dataclass(eq=False, repr=False)
-class Record:
+class Known:
     """What the engine knows about one shim."""
 
-    shim: Declared
-    outcome: Outcome
-    journal: Journal | None = None
-    claims: frozenset[str] = frozenset()
-    waiter: import_hooks.Waiter | None = None
-    force: bool = False
+    def __init__(
+        self,
+        shim: Declared,
+        outcome: Outcome,
+        journal: Journal | None = None,
+        claims: frozenset[str] = frozenset(),
+        *,
+        force: bool = False,
+    ) -> None:
+        self.shim = shim
+        self.outcome = outcome
+        self.journal = journal
+        self.claims = claims
+        self.waiter: import_hooks.Waiter | None = None
+        self.force = force
 
 
-@dataclass(eq=False, repr=False)
 class Undoing:
     """Edits that have to be taken back, and what is then to be noted.
 
@@ -40,9 +47,10 @@ class Undoing:
     revert: whatever cuts that off, the engine finds it before it releases the lock.
     """
 
-    shim: Declared
-    journal: Journal
-    outcome: Outcome
+    def __init__(self, shim: Declared, journal: Journal, outcome: Outcome) -> None:
+        self.shim = shim
+        self.journal = journal
+        self.outcome = outcome
 
 
 class Lifecycle(Sessions):
@@ -51,7 +59,7 @@ class Lifecycle(Sessions):
     def __init__(self, registry: Registry) -> None:
         super().__init__()
         self.registry = registry
-        self._records: dict[str, Record] = {}  # in the order in which they were touched
+        self._records: dict[str, Known] = {}  # in the order in which they were touched
         self._undoing: Undoing | None = None
 
     # -- deciding --------------------------------------------------------------------
@@ -296,7 +304,7 @@ class Lifecycle(Sessions):
         self._reset_dynamo(shim)
         return outcome
 
-    def _take_back(self, record: Record, outcome: Outcome) -> None:
+    def _take_back(self, record: Known, outcome: Outcome) -> None:
         """Undo the edits of an applied shim and note what it is then."""
         if record.journal is not None:
             self._undoing = Undoing(record.shim, record.journal, outcome)
@@ -314,7 +322,7 @@ class Lifecycle(Sessions):
             logger.debug("shim %s stays as it is: %s", shim.key, said(error))
             return False
 
-    def _checked(self, record: Record, below: frozenset[str] = frozenset()) -> Outcome:
+    def _checked(self, record: Known, below: frozenset[str] = frozenset()) -> Outcome:
         """The outcome on record, unless somebody has overwritten the edits since."""
         if record.journal is None:
             return record.outcome
@@ -360,7 +368,7 @@ class Lifecycle(Sessions):
         old = self._records.pop(shim.key, None)
         if old is not None and old.waiter is not None:
             old.waiter.cancel()
-        self._records[shim.key] = Record(shim, outcome, journal, claims, force=force)
+        self._records[shim.key] = Known(shim, outcome, journal, claims, force=force)
         before = None if old is None else old.outcome.state
         if self._session is not None and before is not outcome.state:
             self._session.events.append(Event(outcome, before))

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from .edits import AddAttr, Change, Edit, ReplaceAttr, is_replaced
 from .errors import ConflictError, TargetDriftError, TorchCompatWarning
+from .records import Record
 from .shim import Probe, absent, drifted, present
 from .targets import MISSING, lookup, own_attr, owner_of, who_made
 
@@ -187,13 +188,13 @@ def _findable(name: str) -> bool:
     return PathFinder.find_spec(name, list(paths)) is not None
 
 
-@dataclass
 class _ModuleChange:
-    target: str
-    owner: Any
-    name: str
-    full_name: str
-    new: ModuleType
+    def __init__(self, target: str, owner: Any, name: str, new: ModuleType) -> None:
+        self.target = target
+        self.owner = owner
+        self.name = name
+        self.full_name = target.replace(":", ".")
+        self.new = new
 
     def commit(self) -> None:
         sys.modules[self.full_name] = self.new
@@ -221,8 +222,8 @@ class _ModuleChange:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class AddModule:
+@dataclass(eq=False, repr=False)
+class AddModule(Record):
     """Put a loaded module under another name too, for both kinds of import statement.
 
     Attributes:
@@ -244,7 +245,7 @@ class AddModule:
         new = sys.modules.get(self.module) if isinstance(self.module, str) else self.module()
         if new is None:
             raise TargetDriftError(self.target, f"cannot be put back: {self.module} is not loaded")
-        return _ModuleChange(self.target, owner, name, full_name, new)
+        return _ModuleChange(self.target, owner, name, new)
 
 
 def ignored_argument(module: str, key: str, argument: str, targets: Sequence[str], advice: str) -> Pair:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .builds import OLDEST_TESTED, TorchBuild
 from .gate import Verdict
+from .records import Record
 
 __all__ = ["Event", "Outcome", "Report", "State", "build_note", "table"]
 
@@ -37,8 +38,8 @@ class State(str, enum.Enum):
         return self in (State.UNSUPPORTED, State.CONFLICT, State.FAILED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+@dataclass(eq=False, repr=False, kw_only=True)
+class Outcome(Record):
     """The state of one shim.
 
     Attributes:
@@ -79,8 +80,8 @@ class Outcome:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+@dataclass(eq=False, repr=False)
+class Event(Record):
     """Sent to subscribers after a shim's state has changed.
 
     Attributes:

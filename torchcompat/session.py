@@ -19,7 +19,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from . import import_hooks
 from .builds import TorchBuild, detect
@@ -34,13 +33,13 @@ logger = logging.getLogger("torchcompat")
 PATIENCE = 5.0
 
 
-@dataclass(eq=False, repr=False)
 class Session:
     """What one holder of the lock has to do after releasing it."""
 
-    events: list[Event] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    build: TorchBuild | None = None
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.warnings: list[str] = []
+        self.build: TorchBuild | None = None
 
 
 class Sessions:

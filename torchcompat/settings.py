@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .errors import TorchCompatWarning, unknown_key_message
+from .records import Record
 
 __all__ = ["DISABLE", "NO_PLUGINS", "ONLY", "STRICT", "Switches", "plugins_wanted"]
 
@@ -22,8 +23,8 @@ NO_PLUGINS = "TORCHCOMPAT_NO_PLUGINS"
 _warned: set[tuple[str, str]] = set()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Switches:
+@dataclass(eq=False, repr=False)
+class Switches(Record):
     """What the environment says.
 
     Attributes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from .edits import Edit
 from .errors import ShimDefinitionError
 from .gate import Affected
+from .records import Record
 
 __all__ = ["Presence", "Probe", "Reproducer", "Shim", "absent", "drifted", "present"]
 
@@ -25,8 +26,8 @@ class Presence(str, enum.Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+@dataclass(eq=False, repr=False)
+class Probe(Record):
     """A probe's answer.
 
     Attributes:
@@ -56,8 +57,8 @@ def drifted(reason: str) -> Probe:
     return Probe(Presence.DRIFTED, reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reproducer:
+@dataclass(eq=False, repr=False, kw_only=True)
+class Reproducer(Record):
     """One way to make the fault happen, run in a child process.
 
     Attributes:
@@ -97,6 +98,13 @@ class Reproducer:
             )
         if self.ranks < 0:
             raise ShimDefinitionError(f"reproducer {self.name!r}: ranks cannot be negative")
+
+    def check(self) -> None:
+        """Raise a ShimDefinitionError where ``expect`` is no regular expression.
+
+        Called by ``register()`` and not at once: compiling the patterns of built-in shims,
+        which a test has checked, would be a tenth of what ``apply_all()`` costs.
+        """
         try:
             re.compile(self.expect)
         except re.error as error:
@@ -105,11 +113,8 @@ class Reproducer:
             ) from error
 
 
-_KEY = re.compile(r"[a-z][a-z0-9_]*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shim:
+@dataclass(eq=False, repr=False, kw_only=True)
+class Shim(Record):
     """One known fault or API break of torch, and its cure.
 
     Attributes:
@@ -161,7 +166,7 @@ class Shim:
     distribution: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not _KEY.fullmatch(self.key):
+        if not _is_snake_case(self.key):
             raise ShimDefinitionError(
                 f"a shim's key is a snake_case name ([a-z][a-z0-9_]*), not {self.key!r}"
             )
@@ -177,3 +182,12 @@ class Shim:
                 raise ShimDefinitionError(f"shim {self.key!r}: {field_name} is a tuple of strings")
         if not self.modules:
             raise ShimDefinitionError(f"shim {self.key!r} names no module that it edits")
+
+    def check(self) -> None:
+        """Raise a ShimDefinitionError for what is not checked when the shim is made."""
+        for reproducer in self.reproducers:
+            reproducer.check()
+
+
+def _is_snake_case(key: str) -> bool:
+    return key.isascii() and key.isidentifier() and key == key.lower() and not key.startswith("_")

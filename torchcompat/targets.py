@@ -200,12 +200,13 @@ def _refused(theirs: list[inspect.Parameter], ours: list[inspect.Parameter]) -> 
 def same_name_holders(original: Any, module_name: str, name: str) -> list[str]:
     """Modules outside torch that hold ``original`` under ``name`` (``from x import y``)."""
     root = module_name.partition(".")[0]
+    inside = f"{root}."
     held = []
     loaded: dict[str, ModuleType | None] = dict(sys.modules)
     for other_name, other in loaded.items():
-        if other is None or other_name.partition(".")[0] == root:
-            continue
+        if other_name.startswith(inside):
+            continue  # asked first: of a thousand modules most are torch's
         names = getattr(other, "__dict__", None)
-        if isinstance(names, dict) and names.get(name) is original:
+        if isinstance(names, dict) and names.get(name) is original and other_name != root:
             held.append(f"{other_name}:{name}")
     return sorted(held)
