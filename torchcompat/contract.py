@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pickle
+import random
 import re
 import sys
 import traceback
@@ -89,6 +90,7 @@ class _Player:
         self.keys = [shim.key for shim in shims]
         self.modules = sorted({name for shim in shims for name in shim.modules})
         self.refused: dict[str, str] = {}
+        self.problems: list[str] = []
         self.missing: set[str] = set()
         self.played: list[str] = []
         self.before: dict[Any, Any] | None = None
@@ -104,7 +106,10 @@ class _Player:
 
     def do(self, word: str) -> None:
         """Do a word; a picture is taken once everything is loaded and nothing applied."""
-        self.words[word]()
+        if word[0] == "S":
+            self._shuffle(word)
+        else:
+            self.words[word]()
         if word == "M" and not set(self.played) & set("AL"):
             self.before, self.pickles = self._live(), self._pickles()
         self.played.append(word)
@@ -116,12 +121,12 @@ class _Player:
         order, before, pickles = self.played, self.before, self.pickles
         report = torchcompat.status()
         states = {key: str(report[key].state) for key in self.keys}
-        answer: dict[str, Any] = {"states": states, "refused": self.refused, "problems": []}
-        reverted = [word for word in order if word in "ALRX"][-1:] in (["R"], ["X"])
+        answer: dict[str, Any] = {"states": states, "refused": self.refused, "problems": self.problems}
+        reverted = [word[0] for word in order if word[0] in "ALRXS"][-1:] in (["R"], ["X"], ["S"])
         if "M" not in order:
             self._load()
         if not reverted and order and set(order) & set("AL"):
-            answer["problems"] = self._broken_pickles(pickles)
+            answer["problems"] += self._broken_pickles(pickles)
             self._revert()
         answer["words"] = self._in_words()
         if before is not None:
@@ -144,10 +149,15 @@ class _Player:
         import torchcompat
 
         for key in self.keys:
-            try:
-                torchcompat.apply(key, force=True)
-            except torchcompat.ApplyError as error:
-                self.refused[key] = str(error)
+            self._apply_one(key)
+
+    def _apply_one(self, key: str) -> None:
+        import torchcompat
+
+        try:
+            torchcompat.apply(key, force=True)
+        except torchcompat.ApplyError as error:
+            self.refused[key] = str(error)
 
     def _apply_all(self) -> None:
         import torchcompat
@@ -168,6 +178,45 @@ class _Player:
             torchcompat.revert_all()
         else:
             self._revert()
+
+    def _shuffle(self, word: str) -> None:
+        """Apply and revert single shims in the random order that the word is the seed of.
+
+        Everything that can be is reverted at the end, in a random order too.
+        """
+        draw = random.Random(word)
+        turns = self.shims * 4  # each is applied and reverted twice
+        draw.shuffle(turns)
+        for shim in turns:
+            self._flip(shim)
+        while left := [shim for shim in self.shims if self._is_on_top(shim)]:
+            self._flip(draw.choice(left))
+
+    def _flip(self, shim: Shim) -> None:
+        """Apply a shim, or revert it; no other shim's state may change by that."""
+        import torchcompat
+
+        before = torchcompat.status()
+        if shim.key not in before.applied:
+            if any(shim.key in other.after for other in self.shims if other.key in before.applied):
+                return  # declared to come later: its target is held
+            self._apply_one(shim.key)
+        elif self._is_on_top(shim):
+            torchcompat.revert(shim.key)
+        now = torchcompat.status()
+        self.problems += [
+            f"{key} was {before[key].state} and is {now[key].state} since {shim.key} is {now[shim.key].state}"
+            for key in self.keys
+            if key != shim.key and now[key].state is not before[key].state
+        ]
+
+    def _is_on_top(self, shim: Shim) -> bool:
+        """Whether a shim is applied and may be reverted: none that comes after it is in place."""
+        import torchcompat
+
+        report = torchcompat.status()
+        held = any(shim.key in other.after for other in self.shims if other.key in report.applied)
+        return shim.key in report.applied and report[shim.key].reversible and not held
 
     # -- pictures --------------------------------------------------------------------
 

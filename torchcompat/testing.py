@@ -21,6 +21,7 @@ __all__ = ["ORDERS", "ShimContract"]
 
 #: Every order in which a program may import torch, apply and revert. T imports torch, M the
 #: shims' modules, A applies each shim by name, L applies all, R reverts each, X reverts all.
+#: S and a seed applies and reverts single shims in a random order, and at last reverts all.
 ORDERS: tuple[str, ...] = (
     "T M A",
     "T M L",
@@ -43,6 +44,10 @@ ORDERS: tuple[str, ...] = (
     "A T M R",
     "L T M X L",
     "T M A X X A R",
+    "T M S1",
+    "T M S2",
+    "T M A S3",
+    "A T M S4 A R",
 )
 
 _APPLIED = ("applied", "already_fixed", "pending")
@@ -51,6 +56,7 @@ _RIGHT: dict[str, tuple[str, ...]] = {
     "L": (*_APPLIED, "not_affected"),
     "R": ("reverted", "already_fixed", "not_affected", "opt_in"),
     "X": ("reverted", "already_fixed", "not_affected", "opt_in"),
+    "S": ("reverted", "already_fixed", "not_affected", "opt_in"),
 }
 #: Forced on a build whose code it does not know, a shim refuses, and that is right: at once,
 #: or, where its modules were not loaded yet, when they are.
@@ -116,9 +122,10 @@ class ShimContract:
         _check(bool(self.keys), "name the keys of your shims: keys = ('our_shim',)")
         answer = self._play(order.split())
         _check(not answer["problems"], f"after {order}: {'; '.join(answer['problems'])}")
-        last = [word for word in order.split() if word in "ALRX"][-1]
+        last = [word[0] for word in order.split() if word[0] in "ALRXS"][-1]
         for key, state in answer["states"].items():
-            forced = key in answer["refused"] or ("A" in order.split() and self._is_out(key))
+            by_name = any(word[0] in "AS" for word in order.split())
+            forced = key in answer["refused"] or (by_name and self._is_out(key))
             refused = forced and state in _REFUSALS
             _check(refused or state in _RIGHT[last], f"{key} is {state} after {order}")
         pristine = self._untouched()

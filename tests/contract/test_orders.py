@@ -16,7 +16,9 @@ SHORT = os.environ.get("TORCHCOMPAT_TEST_ORDERS") == "short"
 
 
 class TestBuiltInShims(ShimContract):
-    orders = ("T M A R A R", "T M L X", "T M R A", "L T M X L") if SHORT else ORDERS
+    orders = (
+        ("T M A R A R", "T M L X", "T M R A", "L T M X L", "T M S1", "T M A S2") if SHORT else ORDERS
+    )
     timeout = 900.0
     keys = tuple(shim.key for shim in Registry(plugins=False) if shim.retired is None)
 
