@@ -135,7 +135,9 @@ def _run_tests(session: nox.Session, *arguments: str, env: dict[str, str] | None
         *spread,
         *arguments,
         *chosen,
-        env={"OMP_NUM_THREADS": "1", **short, **(env or {})},
+        # uv installs no bytecode: where none may be written either, as in many containers, each
+        # of a cell's processes would compile torch anew, for seconds.
+        env={"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "", **short, **(env or {})},
     )
 
 

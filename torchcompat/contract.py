@@ -146,8 +146,6 @@ class _Player:
                 self.missing.add(name)  # this torch does not have it yet, or no longer
 
     def _apply(self) -> None:
-        import torchcompat
-
         for key in self.keys:
             self._apply_one(key)
 
@@ -196,27 +194,37 @@ class _Player:
         """Apply a shim, or revert it; no other shim's state may change by that."""
         import torchcompat
 
-        before = torchcompat.status()
-        if shim.key not in before.applied:
-            if any(shim.key in other.after for other in self.shims if other.key in before.applied):
-                return  # declared to come later: its target is held
-            self._apply_one(shim.key)
-        elif self._is_on_top(shim):
+        before, held = torchcompat.status(), self._held()
+        if self._is_on_top(shim):
             torchcompat.revert(shim.key)
+        elif shim.key not in held and not any(shim.key in other.after for other in held.values()):
+            self._apply_one(shim.key)
         now = torchcompat.status()
         self.problems += [
-            f"{key} was {before[key].state} and is {now[key].state} since {shim.key} is {now[shim.key].state}"
+            f"{key} was {before[key].state}, and is {now[key].state} since {shim.key} is "
+            f"{now[shim.key].state}"
             for key in self.keys
             if key != shim.key and now[key].state is not before[key].state
         ]
 
+    def _held(self) -> dict[str, Shim]:
+        """The shims that are applied, or wait for modules that this torch may not have."""
+        import torchcompat
+        from .default import engine
+
+        keys = {*torchcompat.status().applied, *engine.waiting()}
+        return {shim.key: shim for shim in self.shims if shim.key in keys}
+
     def _is_on_top(self, shim: Shim) -> bool:
-        """Whether a shim is applied and may be reverted: none that comes after it is in place."""
+        """Whether a shim is held and may be reverted: none that comes after it is in place."""
         import torchcompat
 
-        report = torchcompat.status()
-        held = any(shim.key in other.after for other in self.shims if other.key in report.applied)
-        return shim.key in report.applied and report[shim.key].reversible and not held
+        held = self._held()
+        return (
+            shim.key in held
+            and torchcompat.status()[shim.key].reversible
+            and not any(shim.key in other.after for other in held.values())
+        )
 
     # -- pictures --------------------------------------------------------------------
 
