@@ -10,6 +10,7 @@ a line back. What torch or a reproducer prints goes to a log, never in between.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import json
 import os
@@ -301,6 +302,9 @@ def main() -> None:
     for line in sys.stdin:
         out.write(json.dumps(_run_job(decode(line))) + "\n")
         out.flush()
+    # Not through the interpreter's end, which takes torch apart module by module, for seconds.
+    atexit._run_exitfuncs()
+    os._exit(0)
 
 
 if __name__ == "__main__":

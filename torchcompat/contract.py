@@ -44,6 +44,8 @@ def main() -> None:
         print(json.dumps(player.finish()))
     else:
         _play_tree(_Player(shims), orders)
+        sys.stdout.flush()
+        os._exit(0)  # the interpreter's end takes torch apart module by module, for seconds
 
 
 def _play_tree(player: _Player, orders: list[tuple[str, ...]]) -> None:
@@ -210,6 +212,7 @@ class _Player:
     def _held(self) -> dict[str, Shim]:
         """The shims that are applied, or wait for modules that this torch may not have."""
         import torchcompat
+
         from .default import engine
 
         keys = {*torchcompat.status().applied, *engine.waiting()}

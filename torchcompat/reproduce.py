@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["assert_same_training", "batches", "cpu_mesh", "moe_blocks", "train", "whole"]
+__all__ = [
+    "assert_same_training",
+    "batches",
+    "cpu_mesh",
+    "moe_blocks",
+    "quick_inductor",
+    "train",
+    "whole",
+]
 
 
 def moe_blocks(width: int = 8, blocks: int = 3, seed: int = 0) -> torch.nn.Module:
@@ -108,3 +116,17 @@ def assert_same_training(
         raise AssertionError("the two runs differ in their number of steps or gradients")
     for grad, reference in zip(got[1], want[1]):
         torch.testing.assert_close(grad, reference, rtol=rtol, atol=atol)
+
+
+def quick_inductor() -> None:
+    """Have inductor compile plain C++ loops, and nothing else first.
+
+    To try the vector units and to precompile torch's headers takes longer than the code of a
+    reproducer, and the headers would stay in the user's cache, some hundred megabytes.
+    """
+    from torch._inductor import config
+
+    settings: Any = config
+    settings.cpp.vec_isa_ok = False
+    if hasattr(settings, "cpp_cache_precompile_headers"):
+        settings.cpp_cache_precompile_headers = False

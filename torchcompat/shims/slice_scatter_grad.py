@@ -100,9 +100,10 @@ def _gradients(cases: Any, loss: Any) -> list[Any]:
 def gradients() -> None:
     """The three ops in one graph through the default backend, against eager."""
     import torch
-    from torch._inductor import config
 
-    config.cpp.vec_isa_ok = False  # plain loops do; to try the vector units takes long
+    from ..reproduce import quick_inductor
+
+    quick_inductor()
     torch.manual_seed(0)
     cases = _cases()
 
