@@ -14,7 +14,6 @@ BUILD = detect() or TorchBuild.parse("Unknown")
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.slow,
     pytest.mark.skipif(not BUILD.known or BUILD.line < (2, 7, 0), reason="FSDP2 on the CPU needs 2.7"),
 ]
 
@@ -47,6 +46,7 @@ def test_accumulation_over_a_routed_moe(shims):
     assert losses[-1] == pytest.approx(0.2554, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_compiled_blocks_train_as_eager_ones(python):
     """The hooks of FSDP2 run around and inside compiled, checkpointed, mixed-precision blocks."""
     out = python(
