@@ -22,6 +22,7 @@ KEYS: tuple[str, ...] = (
     "compiler_is_exporting",
     "ldexp_overflow",
     "layer_norm_double_backward",
+    "autocast_no_grad_cache",
     "lr_scheduler_verbose",
     "sampler_data_source",
     "fully_shard_path",

@@ -89,6 +89,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since=None),
         modules=("torch.nn.functional", "torch.autograd.forward_ad"),
     ),
+    "autocast_no_grad_cache": Entry(
+        key="autocast_no_grad_cache",
+        affected=Affected(since=None, fixed_in=("2.11.0",)),
+        modules=("torch.autograd.grad_mode",),
+    ),
     "lr_scheduler_verbose": Entry(
         key="lr_scheduler_verbose",
         affected=Affected(since="2.7.0"),
