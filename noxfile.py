@@ -58,6 +58,10 @@ PATCHES = ["2.14.0", "2.12.0", "2.7.0", "2.5.0", "2.4.0"]
 #: Version to emulate, the release that it is made of, and whether sac_profiler applies.
 ALPHAS = [("2.13.0a0+8145d630e8", "2.13.0", True), ("2.12.0a0+0123abcdef", "2.12.1", False)]
 
+#: uv installs no bytecode: where none may be written either, as in many containers, each of a
+#: cell's processes would compile torch anew, for seconds.
+WRITE_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
+
 LOWEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 14)
 
 
@@ -101,7 +105,8 @@ def _pip_find_links() -> str:
     return os.environ.get("PIP_FIND_LINKS") or asked.stdout.strip()
 
 
-def _install_torch(session: nox.Session, requirement: str) -> None:
+def _install_torch(session: nox.Session, requirement: str) -> float:
+    """Install a torch; returns the seconds that download and installation took."""
     started = time.monotonic()
     backend = os.environ.get("TORCHCOMPAT_TORCH_BACKEND")
     env = {}
@@ -111,7 +116,9 @@ def _install_torch(session: nox.Session, requirement: str) -> None:
         session.error("TORCHCOMPAT_TORCH_BACKEND needs uv: pip install uv")
     extra = [f"--torch-backend={backend}"] if backend else []
     session.install(*extra, requirement, env=env)
-    session.log(f"{requirement} installed in {time.monotonic() - started:.0f} s")
+    seconds = time.monotonic() - started
+    session.log(f"{requirement} installed in {seconds:.0f} s")
+    return seconds
 
 
 def _run_tests(session: nox.Session, *arguments: str, env: dict[str, str] | None = None) -> None:
@@ -135,9 +142,7 @@ def _run_tests(session: nox.Session, *arguments: str, env: dict[str, str] | None
         *spread,
         *arguments,
         *chosen,
-        # uv installs no bytecode: where none may be written either, as in many containers, each
-        # of a cell's processes would compile torch anew, for seconds.
-        env={"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "", **short, **(env or {})},
+        env={"OMP_NUM_THREADS": "1", **WRITE_BYTECODE, **short, **(env or {})},
     )
 
 
@@ -150,12 +155,24 @@ def _evidence() -> dict[str, str]:
 def _test_cell(session: nox.Session, torch: str) -> None:
     started = time.monotonic()
     try:
-        _install_torch(session, f"torch=={torch}")
+        installing = _install_torch(session, f"torch=={torch}")
         session.install("-e", ".[test]")
-        _run_tests(session, env=_evidence())
-        session.log(f"CELL torch {torch}: {time.monotonic() - started:.0f} s in all")
+        _timed_tests(session, f"torch {torch}", started, installing)
     finally:
         _drop(session)
+
+
+def _timed_tests(session: nox.Session, cell: str, started: float, installing: float) -> None:
+    """Run a cell's tests, and say where its time went."""
+    before = time.monotonic()
+    session.run("python", "-c", "import torch", env=WRITE_BYTECODE)
+    imported = time.monotonic()
+    _run_tests(session, env=_evidence())
+    done = time.monotonic()
+    session.log(
+        f"CELL {cell}: {done - started:.0f} s in all: torch's download and installation "
+        f"{installing:.0f}, its first import {imported - before:.0f}, tests {done - imported:.0f}"
+    )
 
 
 def _drop(session: nox.Session) -> None:
@@ -198,7 +215,7 @@ def alpha(session: nox.Session, version: str, base: str, applies: bool) -> None:
     """Test on a release that is restamped as a real alpha; results are emulated."""
     started = time.monotonic()
     try:
-        _install_torch(session, f"torch=={base}")
+        installing = _install_torch(session, f"torch=={base}")
         session.install("-e", ".[test]")
         session.run("python", "tools/restamp.py", version)
         told = session.run("python", "-m", "torchcompat", "status", "--json", silent=True)
@@ -211,8 +228,7 @@ def alpha(session: nox.Session, version: str, base: str, applies: bool) -> None:
         session.log(
             f"EMULATED {version} on {base}: sac_profiler is {states['sac_profiler']}, as it must be"
         )
-        _run_tests(session, env=_evidence())
-        session.log(f"CELL torch {version} (emulated): {time.monotonic() - started:.0f} s in all")
+        _timed_tests(session, f"torch {version} (emulated)", started, installing)
     finally:
         _drop(session)
 

@@ -183,6 +183,7 @@ CALLS = {
     "rms_norm_dtype": ("m = torch.nn.RMSNorm(256); x = torch.randn(64, 256)", "m(x)"),
     "isin_bf16": ("x = torch.randint(9, (4096,)); y = torch.arange(3)", "torch.isin(x, y)"),
     "fp8_saturate": ("x = torch.randn(4096)", "x.to(torch.float64)"),
+    "autocast_no_grad_cache": ("pass", "with torch.no_grad(): pass"),
     "clip_grad_mixed_mesh": (
         "import torch.nn.utils.clip_grad, torch.distributed.tensor\n"
         "p = [torch.nn.Parameter(torch.randn(64, 64)) for _ in range(64)]\n"
