@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from measure import CLOCK, Case, Measure, child
 
@@ -42,6 +44,14 @@ def startup() -> Iterator[Case]:
         child("import torch"),
         share=True,
     )
+    with tempfile.TemporaryDirectory() as folder:
+        yield Case(
+            "the floor: as many empty modules, imported",
+            "import torch",
+            child(after + empty_package(Path(folder))),
+            child("import torch"),
+            share=True,
+        )
     yield Case(
         "apply_all(), then import torch",
         "import torch",
@@ -61,6 +71,21 @@ for name in names.split():
     source = folder / f"{name}.py"
     marshal.loads(pathlib.Path(importlib.util.cache_from_source(source)).read_bytes()[16:])
 """
+
+#: Modules that apply_all() loads after import torch on 2.13: its own, and the shims it applies.
+LOADED = 31
+
+
+def empty_package(folder: Path) -> str:
+    """Make a package of as many empty modules; returns the code that imports them all."""
+    package = folder / "emptypackage"
+    package.mkdir()
+    names = [f"module{number}" for number in range(LOADED - 1)]
+    for name in ("__init__", *names):
+        (package / f"{name}.py").write_text("", encoding="utf-8")
+    imports = "; ".join(f"import emptypackage.{name}" for name in names)
+    return f"import sys; sys.path.insert(0, {str(folder)!r}); {imports}"
+
 
 UNRELATED = """
 import sys, pathlib, tempfile

@@ -59,8 +59,9 @@ def verifying() -> str:
         )
     low, middle, high = min(per_shim), statistics.median_low(per_shim), max(per_shim)
     return (
-        f"`torchcompat verify` spends {middle[0]:.1f} s a shim (median of {len(per_shim)} builds; "
-        f"{low[0]:.1f} s on {low[3].removeprefix('torch-')}, {high[0]:.1f} s on "
+        f"`torchcompat verify` runs two reproducers side by side. Their seconds, halved, are "
+        f"{middle[0] / 2:.1f} s a shim (median of {len(per_shim)} builds; "
+        f"{low[0] / 2:.1f} s on {low[3].removeprefix('torch-')}, {high[0] / 2:.1f} s on "
         f"{high[3].removeprefix('torch-')}), every reproducer run without and with its shim, "
         f"beyond one `import torch`. What goes through inductor's C++ compiler takes most of it."
     )
