@@ -43,12 +43,18 @@ def probe() -> Probe:
 def _make(original: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
+    enabled, casting, clear = (
+        torch.is_grad_enabled,
+        torch._C._is_any_autocast_enabled,
+        torch.clear_autocast_cache,
+    )
+
     @functools.wraps(original, updated=())
     def switching(*args: Any, **kwargs: Any) -> Any:
-        off = not torch.is_grad_enabled()
+        off = not enabled()
         result = original(*args, **kwargs)
-        if off and torch.is_grad_enabled() and torch._C._is_any_autocast_enabled():
-            torch.clear_autocast_cache()
+        if off and enabled() and casting():
+            clear()
         return result
 
     return switching
@@ -214,8 +220,8 @@ SHIM = Shim(
     ),
     removable_when="the oldest torch you support is 2.11",
     notes=(
-        "Costs one more cast of the weights after each such switch inside a region, and less than a "
-        "microsecond a switch. A cast made in the forward of a torch.autograd.Function, where "
+        "Costs one more cast of the weights after each such switch inside a region, and a few "
+        "microseconds a no_grad anywhere. A cast made in the forward of a torch.autograd.Function, where "
         "gradients are switched off in C++, is not covered."
     ),
 )
