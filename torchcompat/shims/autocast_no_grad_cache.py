@@ -221,7 +221,7 @@ SHIM = Shim(
     removable_when="the oldest torch you support is 2.11",
     notes=(
         "Costs one more cast of the weights after each such switch inside a region, and a few "
-        "microseconds a no_grad anywhere. A cast made in the forward of a torch.autograd.Function, where "
-        "gradients are switched off in C++, is not covered."
+        "microseconds a no_grad anywhere. A cast made in the forward of a torch.autograd.Function, "
+        "where gradients are switched off in C++, is not covered."
     ),
 )
