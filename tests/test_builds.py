@@ -75,6 +75,8 @@ def test_no_text_raises(raw):
 @pytest.fixture
 def no_torch(monkeypatch, tmp_path):
     """An environment whose only importable folder is tmp_path."""
+    import email.message  # noqa: F401 - which metadata asks for first at this late hour, from 3.13 on
+
     for name in [n for n in sys.modules if n == "torch" or n.startswith("torch.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
