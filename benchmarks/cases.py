@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from measure import CLOCK, Case, Measure, child
+from measure import CLOCK, Case, Measure, child, printed
 
 APPLY = "import torchcompat; torchcompat.apply_all()"
 
@@ -37,10 +38,11 @@ def startup() -> Iterator[Case]:
         0.003,
         share=True,
     )
+    files = ast.literal_eval(printed(f"import torch, sys\n{APPLY}", LOADED))
     yield Case(
-        "of it, only to unmarshal and run our modules",
+        "of it, only to read the bytecode of our modules",
         "import torch",
-        child(after + BARE),
+        child(after + bare(files)),
         child("import torch"),
         share=True,
     )
@@ -48,7 +50,7 @@ def startup() -> Iterator[Case]:
         yield Case(
             "the floor: as many empty modules, imported",
             "import torch",
-            child(after + empty_package(Path(folder))),
+            child(after + empty_package(Path(folder), len(files))),
             child("import torch"),
             share=True,
         )
@@ -61,26 +63,24 @@ def startup() -> Iterator[Case]:
     )
 
 
-#: The floor under apply_all(): its modules from their bytecode, without what they define.
-BARE = """
-import marshal, pathlib, importlib.util
-folder = pathlib.Path(importlib.util.find_spec("torchcompat").origin).parent
-names = "builds gate errors entries targets edits journal shim shims/_index settings report "
-names += "registry import_hooks session lifecycle engine default shims/sac_profiler"
-for name in names.split():
-    source = folder / f"{name}.py"
-    marshal.loads(pathlib.Path(importlib.util.cache_from_source(source)).read_bytes()[16:])
+LOADED = "[m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'torchcompat']"
+
+
+def bare(files: list[str]) -> str:
+    """Read modules from their bytecode, without what they define."""
+    return f"""
+import marshal, importlib.util
+for source in {files!r}:
+    with open(importlib.util.cache_from_source(source), "rb") as file:
+        marshal.loads(file.read()[16:])
 """
 
-#: Modules that apply_all() loads after import torch on 2.13: its own, and the shims it applies.
-LOADED = 31
 
-
-def empty_package(folder: Path) -> str:
+def empty_package(folder: Path, count: int) -> str:
     """Make a package of as many empty modules; returns the code that imports them all."""
     package = folder / "emptypackage"
     package.mkdir()
-    names = [f"module{number}" for number in range(LOADED - 1)]
+    names = [f"module{number}" for number in range(count - 1)]
     for name in ("__init__", *names):
         (package / f"{name}.py").write_text("", encoding="utf-8")
     imports = "; ".join(f"import emptypackage.{name}" for name in names)

@@ -20,18 +20,19 @@ Measure = Callable[[], float]
 
 def child(code: str, *, result: str = f"{CLOCK} - begun") -> Measure:
     """Run code in a fresh interpreter; by default seconds from its start to its end."""
-    program = f"import time; begun = {CLOCK}\n{code}\nprint({result})"
+    return lambda: float(printed(f"import time; begun = {CLOCK}\n{code}", result))
 
-    def measure() -> float:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", program],
-            capture_output=True, text=True, check=False, env=ENVIRONMENT,
-        )  # fmt: skip
-        if done.returncode:
-            raise SystemExit(f"{done.stderr}\nin:\n{program}")
-        return float(done.stdout.split()[-1])
 
-    return measure
+def printed(code: str, result: str) -> str:
+    """Run code in a fresh interpreter, and return what it then prints of an expression."""
+    program = f"{code}\nprint({result})"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True, text=True, check=False, env=ENVIRONMENT,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"{done.stderr}\nin:\n{program}")
+    return done.stdout.splitlines()[-1]
 
 
 @dataclass

@@ -13,6 +13,10 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from pages import settle  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 CHART = ROOT / "docs" / "benchmarks.svg"
@@ -111,15 +115,13 @@ def chart(rows: list[dict]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def main() -> None:
+def main() -> int:
     """Write or check page and chart."""
     result = json.loads(RESULTS.read_text(encoding="utf-8"))
-    for path, text in ((PAGE, page(result)), (CHART, chart(result["rows"]))):
-        if "--check" not in sys.argv[1:]:
-            path.write_text(text, encoding="utf-8")
-        elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            sys.exit(f"{path.relative_to(ROOT)} has drifted; run python benchmarks/report.py")
+    texts = {PAGE: page(result), CHART: chart(result["rows"])}
+    drift = "benchmarks: {} have drifted; run python benchmarks/report.py"
+    return settle(texts, check="--check" in sys.argv[1:], drift=drift)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

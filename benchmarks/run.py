@@ -75,19 +75,6 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     rows: list[dict] = []
-    for group, cases in GROUPS.items():
-        for case in cases():
-            if arguments.only not in case.what:
-                continue
-            case.group = group
-            rows.append(run(case, arguments.rounds))
-            print(said(rows[-1]), flush=True)
-            if arguments.json:
-                write(arguments.json, rows)
-
-
-def write(path: str, rows: list[dict]) -> None:
-    """Write what there is so far: a long run that is cut off is not lost."""
     result = {
         "torch": metadata.version("torch"),
         "python": platform.python_version(),
@@ -96,7 +83,16 @@ def write(path: str, rows: list[dict]) -> None:
         "verifying": verifying(),
         "importtime": import_time(),
     }
-    Path(path).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    for group, cases in GROUPS.items():
+        for case in cases():
+            if arguments.only not in case.what:
+                continue
+            case.group = group
+            rows.append(run(case, arguments.rounds))
+            print(said(rows[-1]), flush=True)
+            if arguments.json:  # after each row: a long run that is cut off is not lost
+                text = json.dumps(result, indent=2) + "\n"
+                Path(arguments.json).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

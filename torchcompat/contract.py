@@ -189,7 +189,7 @@ class _Player:
         draw.shuffle(turns)
         for shim in turns:
             self._flip(shim)
-        while left := [shim for shim in self.shims if self._is_on_top(shim)]:
+        while left := self._on_top():
             self._flip(draw.choice(left))
 
     def _flip(self, shim: Shim) -> None:
@@ -197,10 +197,12 @@ class _Player:
         import torchcompat
 
         before, held = torchcompat.status(), self._held()
-        if self._is_on_top(shim):
-            torchcompat.revert(shim.key)
-        elif shim.key not in held and not any(shim.key in other.after for other in held.values()):
+        if _is_covered(shim, held):
+            return
+        if shim.key not in held:
             self._apply_one(shim.key)
+        elif before[shim.key].reversible:
+            torchcompat.revert(shim.key)
         now = torchcompat.status()
         self.problems += [
             f"{key} was {before[key].state}, and is {now[key].state} since {shim.key} is "
@@ -218,16 +220,14 @@ class _Player:
         keys = {*torchcompat.status().applied, *engine.waiting()}
         return {shim.key: shim for shim in self.shims if shim.key in keys}
 
-    def _is_on_top(self, shim: Shim) -> bool:
-        """Whether a shim is held and may be reverted: none that comes after it is in place."""
+    def _on_top(self) -> list[Shim]:
+        """The shims that are held and may be reverted."""
         import torchcompat
 
-        held = self._held()
-        return (
-            shim.key in held
-            and torchcompat.status()[shim.key].reversible
-            and not any(shim.key in other.after for other in held.values())
-        )
+        report, held = torchcompat.status(), self._held()
+        return [
+            shim for key, shim in held.items() if report[key].reversible and not _is_covered(shim, held)
+        ]
 
     # -- pictures --------------------------------------------------------------------
 
@@ -311,6 +311,11 @@ class _Player:
             )
             found[name] = hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
         return found
+
+
+def _is_covered(shim: Shim, held: dict[str, Shim]) -> bool:
+    """Whether a shim that is declared to come after this one is in place."""
+    return any(shim.key in other.after for other in held.values())
 
 
 class _None:

@@ -92,21 +92,25 @@ def _compare(model: Any, reference: Any, x: Any, look: Callable[[Any], None], wh
             raise AssertionError(f"after {what}: {name} has another gradient")
 
 
+def _batch() -> Any:
+    import torch
+
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+
+
+def _inside(context: Callable[[], Any], x: Any) -> Callable[[Any], None]:
+    def look(model: Any) -> None:
+        with context():
+            model(x)
+
+    return look
+
+
 def every_way() -> None:
     """Each way to switch gradients off and on; the step's gradients equal those without it."""
     import torch
 
-    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
-
-    def inside(*contexts: Any) -> Callable[[Any], None]:
-        def look(model: Any) -> None:
-            with contexts[0]:
-                for context in contexts[1:]:
-                    with context:
-                        pass
-                model(x)
-
-        return look
+    x = _batch()
 
     def decorated(model: Any) -> None:
         torch.no_grad()(lambda: model(x))()
@@ -124,19 +128,14 @@ def every_way() -> None:
         if not again.grad_fn.next_functions[0][0]:
             raise AssertionError("after enable_grad inside no_grad: the linear has no gradient")
 
-    def in_inference(model: Any) -> None:
-        with torch.inference_mode():
-            model(x)
-
     ways = {
-        "no_grad": inside(torch.no_grad()),
+        "no_grad": _inside(torch.no_grad, x),
         "no_grad as a decorator": decorated,
-        "set_grad_enabled(False)": inside(torch.set_grad_enabled(False)),
+        "set_grad_enabled(False)": _inside(functools.partial(torch.set_grad_enabled, False), x),
         "set_grad_enabled called": switched,
         "enable_grad inside no_grad": enabled_inside,
-        "inference_mode": in_inference,
+        "inference_mode": _inside(torch.inference_mode, x),
     }
-    torch.set_grad_enabled(True)  # to make one of the contexts has switched them off
     for what, look in ways.items():
         _compare(_model(), _model(), x, look, what)
 
@@ -161,13 +160,8 @@ def fsdp2() -> None:
     model, reference = _model(), _model()
     for layer in (*model, model):
         fully_shard(layer, mesh=reproduce.cpu_mesh())
-    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
-
-    def look(each: Any) -> None:
-        with torch.no_grad():
-            each(x)
-
-    _compare(model, reference, x, look, "no_grad")
+    x = _batch()
+    _compare(model, reference, x, _inside(torch.no_grad, x), "no_grad")
 
 
 SHIM = Shim(
