@@ -4,7 +4,7 @@ import importlib
 import sys
 import textwrap
 import threading
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
 import pytest
 
@@ -251,3 +251,19 @@ def test_many_threads_import_and_wait_at_once(package):
     for thread in threads:
         thread.join(30)
     assert sorted(calls) == list(range(20)), "each waiter once, none lost"
+
+
+def test_an_import_under_way_skips_no_finder_when_ours_leaves(package, monkeypatch, tmp_path):
+    (tmp_path / "hook_neighbour.py").write_text("value = 1\n")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    waiter = when_ready(["hookroot.never"], lambda: None)
+
+    class Cancels:
+        def find_spec(self, name, path=None, target=None):
+            waiter.cancel()
+
+    # Right before the last finder, which a list made shorter in place would not come to.
+    sys.meta_path[:] = [import_hooks._finder, Cancels(), PathFinder]
+    assert importlib.import_module("hook_neighbour").value == 1
+    del sys.modules["hook_neighbour"]
+    assert import_hooks._finder not in sys.meta_path

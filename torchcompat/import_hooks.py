@@ -130,7 +130,9 @@ def _forget(waiter: Waiter) -> None:
     if waiter in _waiting.waiters:
         _waiting = _Waiting(other for other in _waiting.waiters if other is not waiter)
     if not _waiting.waiters and _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
+        # Another list, not this one made shorter: an import that goes through it, in another thread
+        # or further up the stack, would skip a finder, and not find its module.
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not _finder]
 
 
 def poll() -> None:
