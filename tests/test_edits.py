@@ -182,6 +182,18 @@ def test_entries_of_a_dict(lib):
     assert lib.table["a"] == 1
 
 
+def test_what_was_computed_from_the_entries_is_dropped_after_each_change(lib):
+    seen = []
+    journal = commit(
+        AddEntries(
+            "fakelib.things:table", lambda: {"b": 2}, settle=lambda: seen.append("b" in lib.table)
+        )
+    )
+    assert seen == [True]
+    journal.rollback()
+    assert seen == [True, False]
+
+
 def test_an_entry_that_somebody_overwrote_is_left_to_them(lib):
     journal = commit(AddEntries("fakelib.things:table", lambda: {"b": 2}))
     lib.table["b"] = "theirs"

@@ -280,15 +280,22 @@ class AddItems(Record):
 
 class _EntriesChange:
     def __init__(
-        self, target: str, container: MutableMapping[Any, Any], entries: dict[Any, Any]
+        self,
+        target: str,
+        container: MutableMapping[Any, Any],
+        entries: dict[Any, Any],
+        settle: Callable[[], None] | None = None,
     ) -> None:
         self.target = target
         self.container = container
         self.entries = entries
+        self.settle = settle
         self.before = {key: container[key] for key in entries if key in container}
 
     def commit(self) -> None:
         self.container.update(self.entries)
+        if self.settle is not None:
+            self.settle()
 
     def undo(self) -> None:
         for key, value in self.entries.items():
@@ -297,6 +304,8 @@ class _EntriesChange:
                     self.container[key] = self.before[key]
                 else:
                     del self.container[key]
+        if self.settle is not None:
+            self.settle()
 
     def claims(self) -> tuple[str, ...]:
         return tuple(f"{self.target}[{key}]" for key in self.entries)
@@ -328,11 +337,15 @@ class AddEntries(Record):
         make: returns the entries.
         replace: whether an entry that is there may be replaced (and is put back by
             undo); otherwise it is a conflict.
+        settle: called after the entries were put in and after they were taken out,
+            to drop what torch has computed from the mapping, such as a cache. It may be
+            called more than once.
     """
 
     target: str
     make: Callable[[], Mapping[Any, Any]]
     replace: bool = False
+    settle: Callable[[], None] | None = None
     reversible: bool = True
 
     def prepare(self) -> Change:
@@ -340,7 +353,7 @@ class AddEntries(Record):
         container = lookup(self.target)
         if not isinstance(container, MutableMapping):
             raise TargetDriftError(self.target, f"is a {type(container).__name__}, not a mapping")
-        change = _EntriesChange(self.target, container, dict(self.make()))
+        change = _EntriesChange(self.target, container, dict(self.make()), self.settle)
         if change.before and not self.replace:
             key, value = next(iter(change.before.items()))
             raise ConflictError(f"{self.target}[{key}]", who_made(value))

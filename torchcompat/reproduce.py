@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "assert_same_sharded",
     "assert_same_training",
     "batches",
     "cpu_mesh",
@@ -130,3 +131,73 @@ def quick_inductor() -> None:
     settings.cpp.vec_isa_ok = False
     if hasattr(settings, "cpp_cache_precompile_headers"):
         settings.cpp_cache_precompile_headers = False
+
+
+def assert_same_sharded(
+    function: Callable[[Any, Callable[[Any], Any]], Any],
+    *,
+    shape: tuple[int, ...] = (4, 6),
+    placements: Iterable[Any] | None = None,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+) -> None:
+    """Call a function with a plain tensor and with DTensors of it; all numbers must agree.
+
+    Args:
+        function: called as ``function(x, place)``; returns a tensor, or a list or tuple of
+            tensors. ``place`` puts another tensor where ``x`` is: sharded like ``x``, or
+            replicated where it has no such dimension; a plain one stays as it is.
+        shape: of ``x``, a float32 tensor of normal random numbers, the same on all ranks.
+        placements: each tried on its own, on a mesh over all ranks; by default
+            ``Replicate()`` and ``Shard(d)`` for every dimension ``d``.
+        rtol: relative tolerance, for values and for the gradients of ``x``.
+        atol: absolute tolerance.
+
+    Raises:
+        AssertionError: an output or the gradient differs; names the placement.
+    """
+    import torch
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = cpu_mesh()
+    plain = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+    def run(placement: Any) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+        def place(tensor: Any) -> Any:
+            if placement is None:
+                return tensor
+            fits = isinstance(placement, Shard) and placement.dim < tensor.ndim
+            return distribute_tensor(tensor, mesh, [placement if fits else Replicate()])
+
+        x = place(plain.clone()).requires_grad_()
+        outputs = function(x, place)
+        listed = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+        found = [out.full_tensor() if hasattr(out, "full_tensor") else out for out in listed]
+        weights = torch.Generator().manual_seed(1)
+        loss = sum(
+            (out * torch.randn(out.shape, generator=weights)).sum() for out in found if out.requires_grad
+        )
+        if isinstance(loss, torch.Tensor):
+            loss.backward()
+        return [out.detach() for out in found], None if x.grad is None else whole(x.grad)
+
+    if placements is None:
+        placements = [Replicate(), *map(Shard, range(len(shape)))]
+    values, gradient = run(None)
+    for placement in placements:
+        got, got_gradient = run(placement)
+        if len(got) != len(values):
+            raise AssertionError(f"{placement}: {len(got)} outputs, not {len(values)}")
+        compare = {f"output {i}": pair for i, pair in enumerate(zip(got, values))}
+        if (got_gradient is None) is not (gradient is None):
+            raise AssertionError(f"{placement}: only one of the two runs has a gradient")
+        if got_gradient is not None and gradient is not None:
+            compare["the gradient"] = (got_gradient, gradient)
+        for what, (mine, reference) in compare.items():
+            torch.testing.assert_close(
+                mine,
+                reference,
+                rtol=rtol,
+                atol=atol,
+                msg=lambda text, at=placement, what=what: f"{at}: {what} differs: {text}",
+            )

@@ -6,26 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
+from ..dtensor import STRATEGIES, forget_shardings, registered
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
-
-_PROPAGATOR = "torch.distributed.tensor:DTensor._op_dispatcher.sharding_propagator"
-_STRATEGIES = f"{_PROPAGATOR}.op_strategy_funcs"
-# Where a strategy may be registered; builds have some of these.
-_TABLES = ("op_strategy_funcs", "op_to_rules", "op_single_dim_strategy_funcs")
 
 
 def probe() -> Probe:
     """Look alias up in the propagator's tables, and detach, whose strategy fits it."""
     import torch
 
-    tables = [lookup(f"{_PROPAGATOR}.{name}", None) for name in _TABLES]
-    known = [table for table in tables if isinstance(table, Mapping)]
-    if any(torch.ops.aten.alias.default in table for table in known):
+    if registered(torch.ops.aten.alias.default):
         return absent("a strategy for aten.alias is registered", cured=True)
-    strategies = lookup(_STRATEGIES, None)
+    strategies = lookup(STRATEGIES, None)
     if not isinstance(strategies, dict) or torch.ops.aten.detach.default not in strategies:
         return drifted("DTensor no longer registers a strategy for aten.detach in op_strategy_funcs")
     return present("no strategy for aten.alias is registered")
@@ -37,27 +31,13 @@ def edits() -> Sequence[Edit]:
     def entries() -> Mapping[Any, Any]:
         import torch
 
-        return {torch.ops.aten.alias.default: lookup(_STRATEGIES)[torch.ops.aten.detach.default]}
+        return {torch.ops.aten.alias.default: lookup(STRATEGIES)[torch.ops.aten.detach.default]}
 
-    return [AddEntries(_STRATEGIES, entries)]
+    return [AddEntries(STRATEGIES, entries, settle=forget_shardings)]
 
 
 def _same_as_plain(index: Any) -> None:
-    """Index DTensors of each placement; values and gradients must equal the plain tensor's."""
-    import torch
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-    mesh = reproduce.cpu_mesh()
-    torch.manual_seed(0)
-    for placement in (Replicate(), Shard(0), Shard(1)):
-        plain = torch.randn(4, 8, 2, requires_grad=True)
-        sharded: Any = distribute_tensor(plain.detach(), mesh, [placement]).requires_grad_()
-        got, want = sharded[index], plain[index]
-        torch.testing.assert_close(got.full_tensor(), want)
-        weights = torch.randn(want.shape)
-        (want * weights).sum().backward()
-        (got * distribute_tensor(weights, mesh, [placement])).sum().backward()
-        torch.testing.assert_close(sharded.grad.full_tensor(), plain.grad)
+    reproduce.assert_same_sharded(lambda x, _: x[index], shape=(4, 8, 2))
 
 
 def ellipsis() -> None:

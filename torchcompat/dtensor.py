@@ -1,0 +1,42 @@
+"""DTensor's sharding propagator: where it keeps its tables, and how to empty its caches.
+
+Imports torch only when called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .targets import lookup
+
+__all__ = ["PROPAGATOR", "SCHEMA_INFO", "STRATEGIES", "forget_shardings", "registered"]
+
+PROPAGATOR = "torch.distributed.tensor:DTensor._op_dispatcher.sharding_propagator"
+#: A dict from overload to strategy. From 2.11 on there is a second one; this is asked first.
+STRATEGIES = f"{PROPAGATOR}.op_strategy_funcs"
+#: A dict from overload to what of its other arguments the cache of shardings has to look at.
+SCHEMA_INFO = f"{PROPAGATOR}.op_to_schema_info"
+# Where an overload may be registered; builds have some of these.
+_TABLES = ("op_strategy_funcs", "op_to_rules", "op_single_dim_strategy_funcs")
+
+
+def registered(overload: Any) -> bool:
+    """Whether DTensor has a sharding strategy or rule for an overload, in any of its tables."""
+    tables = (lookup(f"{PROPAGATOR}.{name}", None) for name in _TABLES)
+    return any(isinstance(table, Mapping) and overload in table for table in tables)
+
+
+def forget_shardings() -> None:
+    """Empty the caches of propagated shardings, for use after a strategy was changed.
+
+    Both caches, Python's and that of C++ (from 2.10 on), belong to a thread, and only the
+    calling thread's are emptied: another thread that has met the same operator with the
+    same placements before goes on as before.
+    """
+    import torch
+
+    lookup(f"{PROPAGATOR}.propagate_op_sharding").cache.cache_clear()
+    clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
+    if clear is not None:
+        clear()
