@@ -233,7 +233,12 @@ def is_ousted(change: Change) -> bool:
 # -- sets and dicts ------------------------------------------------------------------
 
 
-class _ItemsChange:
+class _InPlace:
+    def late_holders(self) -> list[str]:
+        return []  # the object keeps its identity, so every holder sees the edit
+
+
+class _ItemsChange(_InPlace):
     def __init__(self, target: str, container: set[Any], wanted: list[Any]) -> None:
         self.target = target
         self.container = container
@@ -258,9 +263,6 @@ class _ItemsChange:
     def describe(self) -> str:
         return f"added {len(self.items)} items to {self.target}: {', '.join(map(str, self.items))}"
 
-    def late_holders(self) -> list[str]:
-        return []  # the set keeps its identity, so every holder sees the edit
-
 
 @dataclass(eq=False, repr=False)
 class AddItems(Record):
@@ -278,18 +280,12 @@ class AddItems(Record):
         return _ItemsChange(self.target, container, list(self.make()))
 
 
-class _EntriesChange:
-    def __init__(
-        self,
-        target: str,
-        container: MutableMapping[Any, Any],
-        entries: dict[Any, Any],
-        settle: Callable[[], None] | None = None,
-    ) -> None:
-        self.target = target
+class _EntriesChange(_InPlace):
+    def __init__(self, edit: AddEntries, container: MutableMapping[Any, Any]) -> None:
+        self.target = edit.target
         self.container = container
-        self.entries = entries
-        self.settle = settle
+        self.entries = entries = dict(edit.make())
+        self.settle = edit.settle
         self.before = {key: container[key] for key in entries if key in container}
 
     def commit(self) -> None:
@@ -324,9 +320,6 @@ class _EntriesChange:
         verb = "replaced" if self.before else "added"
         return f"{verb} {len(self.entries)} entries of {self.target}: {keys}"
 
-    def late_holders(self) -> list[str]:
-        return []
-
 
 @dataclass(eq=False, repr=False)
 class AddEntries(Record):
@@ -353,7 +346,7 @@ class AddEntries(Record):
         container = lookup(self.target)
         if not isinstance(container, MutableMapping):
             raise TargetDriftError(self.target, f"is a {type(container).__name__}, not a mapping")
-        change = _EntriesChange(self.target, container, dict(self.make()), self.settle)
+        change = _EntriesChange(self, container)
         if change.before and not self.replace:
             key, value = next(iter(change.before.items()))
             raise ConflictError(f"{self.target}[{key}]", who_made(value))
@@ -363,7 +356,7 @@ class AddEntries(Record):
 # -- anything else -------------------------------------------------------------------
 
 
-class _CallChange:
+class _CallChange(_InPlace):
     def __init__(
         self, target: str, do: Callable[[], None], take_back: Callable[[], None] | None
     ) -> None:
@@ -390,9 +383,6 @@ class _CallChange:
     def describe(self) -> str:
         final = "" if self.take_back is not None else " (cannot be taken back)"
         return f"changed {self.target}{final}"
-
-    def late_holders(self) -> list[str]:
-        return []
 
 
 @dataclass(eq=False, repr=False)

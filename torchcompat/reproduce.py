@@ -194,10 +194,7 @@ def assert_same_sharded(
         if got_gradient is not None and gradient is not None:
             compare["the gradient"] = (got_gradient, gradient)
         for what, (mine, reference) in compare.items():
-            torch.testing.assert_close(
-                mine,
-                reference,
-                rtol=rtol,
-                atol=atol,
-                msg=lambda text, at=placement, what=what: f"{at}: {what} differs: {text}",
-            )
+            try:
+                torch.testing.assert_close(mine, reference, rtol=rtol, atol=atol)
+            except AssertionError as error:
+                raise AssertionError(f"{placement}: {what} differs: {error}") from None
