@@ -9,6 +9,7 @@ KEYS: tuple[str, ...] = (
     "sac_profiler",
     "sac_fsdp_ops",
     "dtensor_alias",
+    "dtensor_cached_scalars",
     "register_op_strategy",
     "fsdp_recompute_cast",
     "fsdp_uniform_reduce_dtype",

@@ -24,6 +24,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0", fixed_in=("2.10.0",)),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_cached_scalars": Entry(
+        key="dtensor_cached_scalars",
+        affected=Affected(since="2.5.0", fixed_in=("2.9.0",)),
+        modules=("torch.distributed.tensor",),
+    ),
     "register_op_strategy": Entry(
         key="register_op_strategy",
         affected=Affected(since="2.10.0", fixed_in=("2.11.0",)),
