@@ -10,6 +10,8 @@ KEYS: tuple[str, ...] = (
     "sac_fsdp_ops",
     "dtensor_alias",
     "dtensor_cached_scalars",
+    "dtensor_loss_mean",
+    "dtensor_reductions",
     "register_op_strategy",
     "fsdp_recompute_cast",
     "fsdp_uniform_reduce_dtype",

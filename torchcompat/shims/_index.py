@@ -29,6 +29,16 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0", fixed_in=("2.9.0",)),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_loss_mean": Entry(
+        key="dtensor_loss_mean",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_reductions": Entry(
+        key="dtensor_reductions",
+        affected=Affected(since="2.5.0", fixed_in=("2.10.0",)),
+        modules=("torch.distributed.tensor",),
+    ),
     "register_op_strategy": Entry(
         key="register_op_strategy",
         affected=Affected(since="2.10.0", fixed_in=("2.11.0",)),

@@ -1,0 +1,182 @@
+"""Reductions over a sharded dimension that cannot be put together from the shards' results."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .. import reproduce
+from ..dtensor import STRATEGIES, forget_shardings, whole_along
+from ..edits import AddEntries, Edit
+from ..gate import Affected
+from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..targets import lookup
+
+#: Operator, and its number of outputs.
+_REDUCTIONS = {
+    "mean.default": 1,
+    "mean.dim": 1,
+    "all.default": 1,
+    "all.dim": 1,
+    "max.dim": 2,
+    "min.dim": 2,
+}
+_MARK = "_torchcompat_whole"
+
+
+def _overloads() -> dict[Any, int]:
+    import torch
+
+    found = {}
+    for name, outputs in _REDUCTIONS.items():
+        operator, overload = name.split(".")
+        found[getattr(getattr(torch.ops.aten, operator), overload)] = outputs
+    return found
+
+
+def probe() -> Probe:
+    """Look whether ``all`` is still put together as a sum, in the table beside its strategy."""
+    strategies = lookup(STRATEGIES, None)
+    if not isinstance(strategies, dict):
+        return drifted("DTensor keeps its strategies elsewhere")
+    found = [strategies.get(overload) for overload in _overloads()]
+    if all(hasattr(strategy, _MARK) for strategy in found):
+        return absent("what is not linear sees whole dimensions, by this shim", cured=True)
+    table = getattr(_unwrapped(found[2]), "__globals__", {}).get("LINEAR_REDUCTION_OP_MAP")
+    if not isinstance(table, dict) or not all(map(callable, found)):
+        return drifted("DTensor's reductions are written differently")
+    import torch
+
+    if table.get(torch.ops.aten.all.default) != "sum":
+        return absent("all() is not put together as a sum")
+    return present("all() of the shards is put together as a sum, which is any()")
+
+
+def _unwrapped(function: Any) -> Any:
+    return getattr(function, "__wrapped__", function)
+
+
+def _uneven(tensor: Any, dims: Sequence[int]) -> bool:
+    """Whether the ranks hold different numbers of what is reduced."""
+    spec = tensor.strategies[0].output_spec
+    for dim in dims:
+        shards = [
+            spec.mesh.size(at)
+            for at, placement in enumerate(spec.placements)
+            if placement.is_shard(dim)
+        ]
+        if spec.shape[dim] % math.prod(shards):
+            return True
+    return False
+
+
+def _make(original: Callable[..., Any], outputs: int, is_mean: bool) -> Callable[..., Any]:
+    @functools.wraps(original, updated=())
+    def strategy(*mesh_and_schema: Any) -> Any:  # up to 2.6 a mesh comes first
+        op_schema = mesh_and_schema[-1]
+        tensor, dims, keepdim, *_ = (*op_schema.args_schema, None, False)
+        ndim = len(tensor.shape)
+        if isinstance(dims, int):
+            dims = [dims]
+        dims = [dim % ndim for dim in dims] if dims else list(range(ndim))
+        if is_mean and not _uneven(tensor, dims):
+            return original(*mesh_and_schema)
+        return whole_along(op_schema, dims, keepdim=bool(keepdim), outputs=outputs)
+
+    setattr(strategy, _MARK, True)
+    return strategy
+
+
+def edits() -> Sequence[Edit]:
+    """Replace the strategies by some that gather what is reduced, where that is needed."""
+
+    def entries() -> Mapping[Any, Any]:
+        return {
+            overload: _make(lookup(STRATEGIES)[overload], outputs, "mean" in str(overload))
+            for overload, outputs in _overloads().items()
+        }
+
+    return [AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)]
+
+
+def all_of_them() -> None:
+    """``isfinite(x).all()``, where the shards differ."""
+
+    def finite(x: Any, _: Any) -> Any:
+        bounded = x < 1.5  # of the random numbers, some on either rank are above
+        return bounded.all(), bounded.all(0), bounded.all(1), bounded.all(1, keepdim=True)
+
+    reproduce.assert_same_sharded(finite, shape=(6, 4))
+
+
+def mean_of_uneven_shards() -> None:
+    """The mean of 5 rows over two ranks, and the loss made of it; then one of even shards."""
+    from torch.nn import functional as f
+
+    def means(x: Any, _: Any) -> Any:
+        return (
+            x.mean(),
+            x.mean(0),
+            x.mean(1, keepdim=True),
+            x.mean((0, 1)),
+            f.l1_loss(x, x.detach() * 2),
+        )
+
+    reproduce.assert_same_sharded(means, shape=(5, 7))
+    reproduce.assert_same_sharded(means, shape=(6, 8))
+
+
+def indices() -> None:
+    """The indices of ``max(dim)`` and ``min(dim)`` count from the tensor's begin."""
+
+    def extremes(x: Any, _: Any) -> Any:
+        x = x.detach()
+        return (*x.max(0), *x.max(1), *x.min(0, keepdim=True), *x.min(-1))
+
+    reproduce.assert_same_sharded(extremes, shape=(5, 6))
+
+
+SHIM = Shim(
+    key="dtensor_reductions",
+    summary="all(), max(dim) and means over a sharded dimension are put together wrongly",
+    symptom=(
+        "No error: torch.isfinite(x).all() of a DTensor is True as soon as one rank's shard is finite; "
+        "x.mean() weighs uneven shards alike; the indices of x.max(dim) count from the begin of a shard"
+    ),
+    cause=(
+        "The results of the shards are put together as a sum of booleans, as a mean of means, and as "
+        "a maximum of indices."
+    ),
+    cure=(
+        "all, max(dim) and min(dim) of a sharded dimension, and means where shards are uneven, are "
+        "computed from whole dimensions; other dimensions stay sharded."
+    ),
+    upstream=(
+        "https://github.com/pytorch/pytorch/issues/162692",
+        "https://github.com/pytorch/pytorch/pull/163241",
+    ),
+    affected=Affected(since="2.5.0", fixed_in=("2.10.0",)),
+    modules=("torch.distributed.tensor",),
+    probe=probe,
+    edits=edits,
+    reproducers=tuple(
+        Reproducer(
+            name=name,
+            run=run,
+            expect=r"AssertionError: .*output \d+ differs",
+            ranks=2,
+            runnable=Affected(since=since),
+            needs=needs,
+            preload=("torch.distributed.tensor", "torch._dynamo"),
+        )
+        for name, run, since, needs in (
+            ("all_of_them", all_of_them, "2.5.0", "the public torch.distributed.tensor"),
+            ("mean_of_uneven_shards", mean_of_uneven_shards, "2.8.0", "a gloo that averages"),
+            ("indices", indices, "2.5.0", "the public torch.distributed.tensor"),
+        )
+    ),
+    removable_when="the oldest torch you support is 2.10",
+    notes="Costs an all-gather where a wrong number cost an all-reduce.",
+)
