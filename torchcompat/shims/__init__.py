@@ -12,6 +12,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_cached_scalars",
     "dtensor_loss_mean",
     "dtensor_reductions",
+    "dtensor_partial_scalar",
     "register_op_strategy",
     "fsdp_recompute_cast",
     "fsdp_uniform_reduce_dtype",

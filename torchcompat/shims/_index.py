@@ -36,7 +36,12 @@ INDEX: dict[str, Entry] = {
     ),
     "dtensor_reductions": Entry(
         key="dtensor_reductions",
-        affected=Affected(since="2.5.0", fixed_in=("2.10.0",)),
+        affected=Affected(since="2.5.0", fixed_in=("2.11.0",)),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_partial_scalar": Entry(
+        key="dtensor_partial_scalar",
+        affected=Affected(since="2.5.0", fixed_in=("2.11.0",)),
         modules=("torch.distributed.tensor",),
     ),
     "register_op_strategy": Entry(

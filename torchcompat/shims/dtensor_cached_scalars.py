@@ -59,27 +59,30 @@ def edits() -> Sequence[Edit]:
 
 def divided_sum() -> None:
     """Losses divided by their number of tokens, another number every time."""
+
+    def loss(x: Any, _: Any, tokens: int) -> Any:
+        return x.square().sum() / tokens
+
     for tokens in (2, 3, 7):
-        reproduce.assert_same_sharded(lambda x, _: x.square().sum() / tokens)
+        reproduce.assert_same_sharded(functools.partial(loss, tokens=tokens))
 
 
 def every_argument() -> None:
     """Operators with other numbers, on sums that are pending and on shards that must move."""
     import torch
 
+    def numbers(x: Any, place: Any, a: float, b: int) -> Any:
+        total = x.sum(0)
+        turned = place(torch.ones(6, 4)).t()
+        return (
+            *(total - a, total.pow(b), total.clamp(max=a), total % b, total > a),
+            *(total.masked_fill(total > a, a), torch.where(total > a, total, b)),
+            torch.add(x * a, turned).clamp(min=a),
+            torch.lerp(x, turned, a / 2),
+        )
+
     for a, b in ((1.0, 2), (0.5, 3)):
-
-        def numbers(x: Any, place: Any) -> Any:
-            total = x.sum(0)
-            turned = place(torch.ones(6, 4)).t()
-            return (
-                *(total - a, total.pow(b), total.clamp(max=a), total % b, total > a),
-                *(total.masked_fill(total > a, a), torch.where(total > a, total, b)),
-                torch.add(x * a, turned).clamp(min=a),
-                torch.lerp(x, turned, a / 2),
-            )
-
-        reproduce.assert_same_sharded(numbers)
+        reproduce.assert_same_sharded(functools.partial(numbers, a=a, b=b))
 
 
 def sizes() -> None:
