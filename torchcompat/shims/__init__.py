@@ -13,6 +13,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_loss_mean",
     "dtensor_reductions",
     "dtensor_partial_scalar",
+    "dtensor_item",
     "register_op_strategy",
     "fsdp_recompute_cast",
     "fsdp_uniform_reduce_dtype",

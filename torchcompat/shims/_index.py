@@ -44,6 +44,12 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0", fixed_in=("2.11.0",)),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_item": Entry(
+        key="dtensor_item",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+        opt_in=True,
+    ),
     "register_op_strategy": Entry(
         key="register_op_strategy",
         affected=Affected(since="2.10.0", fixed_in=("2.11.0",)),
