@@ -10,6 +10,7 @@ KEYS: tuple[str, ...] = (
     "sac_fsdp_ops",
     "dtensor_alias",
     "dtensor_cached_scalars",
+    "dtensor_inplace_lost",
     "dtensor_loss_mean",
     "dtensor_reductions",
     "dtensor_partial_scalar",

@@ -29,6 +29,12 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0", fixed_in=("2.9.0",)),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_inplace_lost": Entry(
+        key="dtensor_inplace_lost",
+        affected=Affected(since="2.5.0", fixed_in=("2.10.0",)),
+        modules=("torch.distributed.tensor",),
+        after=("dtensor_cached_scalars",),
+    ),
     "dtensor_loss_mean": Entry(
         key="dtensor_loss_mean",
         affected=Affected(since="2.5.0"),

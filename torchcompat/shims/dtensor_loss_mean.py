@@ -64,7 +64,7 @@ def _make_strategy(reduction_at: int, backward: bool) -> Callable[[Any], Any]:
             own = dim - len(shape) + len(operand.shape)
             return Shard(own) if own >= 0 and operand.shape[own] == shape[dim] else Replicate()
 
-        choices = [[Replicate()] * (1 + len(inputs))]
+        choices: list[Any] = [[Replicate()] * (1 + len(inputs))]
         for dim, size in enumerate(shape):
             if reduction == _MEAN and size % mesh.size():
                 continue  # a mean of means would weigh every shard alike

@@ -160,7 +160,7 @@ def in_place() -> None:
     import torch
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    x = distribute_tensor(torch.ones(4, 6), reproduce.cpu_mesh(), [Shard(1)])
+    x: Any = distribute_tensor(torch.ones(4, 6), reproduce.cpu_mesh(), [Shard(1)])
     try:
         got = x.sum(1).add_(1).full_tensor()
     except RuntimeError as error:

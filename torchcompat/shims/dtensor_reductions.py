@@ -73,7 +73,8 @@ def _make(original: Callable[..., Any], outputs: int, is_mean: bool) -> Callable
     @functools.wraps(original, updated=())
     def strategy(*mesh_and_schema: Any) -> Any:  # up to 2.6 a mesh comes first
         op_schema = mesh_and_schema[-1]
-        tensor, dims, keepdim, *_ = (*op_schema.args_schema, None, False)
+        given: Sequence[Any] = [*op_schema.args_schema, None, None]  # the default of both
+        tensor, dims, keepdim = given[:3]
         ndim = len(tensor.shape)
         if isinstance(dims, int):
             dims = [dims]

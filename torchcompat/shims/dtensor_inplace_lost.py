@@ -1,0 +1,139 @@
+"""An operator in place on a DTensor that must be reduced or moved first changes a copy."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import reproduce
+from ..edits import Edit, ReplaceAttr, is_replaced
+from ..gate import Affected
+from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..targets import lookup
+
+_MOVE = "torch.distributed.tensor._dispatch:OpDispatcher.redistribute_local_args"
+_DISPATCH = "torch.distributed.tensor._dispatch:OpDispatcher.dispatch"
+_MARK = "_torchcompat_refuses"
+
+
+def probe() -> Probe:
+    """Look whether the dispatcher compares an in-place operator's placement with its result's."""
+    move = getattr(lookup(_MOVE, None), "__func__", None)
+    if hasattr(move, _MARK):
+        return absent("an in-place operator on a copy is refused, by this shim", cured=True)
+    dispatch = lookup(_DISPATCH, None)
+    if not inspect.isfunction(dispatch) or not inspect.isfunction(move):
+        return drifted("DTensor's dispatcher is written differently")
+    if "redistribute_local_args" not in dispatch.__code__.co_names:
+        return absent("another function dispatches")
+    if not is_replaced(_MOVE) and list(inspect.signature(move).parameters)[:2] != [
+        "op_info",
+        "suggested_input_schema",
+    ]:
+        return drifted("redistribute_local_args has other parameters")
+    return present("what an in-place operator changes may be a copy")
+
+
+def edits() -> Sequence[Edit]:
+    """Raise where the tensor to be changed would be redistributed, as newer builds do."""
+
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original, updated=())
+        def redistribute_local_args(
+            op_info: Any, suggested_input_schema: Any, *rest: Any, **named: Any
+        ) -> None:
+            schema = op_info.schema
+            written = schema.op._schema.arguments[0].alias_info
+            if written is not None and written.is_write:
+                mine, wanted = schema.args_schema[0], suggested_input_schema.args_schema[0]
+                before, after = getattr(mine, "placements", None), getattr(wanted, "placements", None)
+                if before != after:
+                    raise RuntimeError(
+                        f"{schema.op} changes its tensor in place, and would change a copy: the "
+                        f"tensor has the placements {before}, the operator needs {after}; use the "
+                        f"operator that returns a new tensor, or redistribute the tensor first"
+                    )
+            original(op_info, suggested_input_schema, *rest, **named)
+
+        setattr(redistribute_local_args, _MARK, True)
+        return redistribute_local_args
+
+    return [ReplaceAttr(_MOVE, make)]
+
+
+def _written(change: Callable[[Any], Any], want: float) -> None:
+    import torch
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    total: Any = distribute_tensor(torch.ones(4, 6), reproduce.cpu_mesh(), [Shard(1)]).sum(1)
+    try:
+        change(total)
+    except RuntimeError as error:
+        if "place" not in str(error):
+            raise
+        return
+    got = reproduce.whole(total)
+    if not torch.allclose(got, torch.full((4,), want)):
+        raise AssertionError(f"written in place: {got.tolist()}, not {want}")
+
+
+def divided() -> None:
+    """``div_`` of a pending sum: the right numbers, or an error."""
+    _written(lambda total: total.div_(2), 3.0)
+
+
+def root() -> None:
+    """``sqrt_`` of a pending sum: the right numbers, or an error."""
+    _written(lambda total: total.sqrt_(), 6.0**0.5)
+
+
+def allowed() -> None:
+    """What keeps its placement goes on working in place."""
+    import torch
+
+    def changed(x: Any, place: Any) -> Any:
+        y = x.detach().clone()
+        y.add_(place(torch.ones(6, 4)).t()).mul_(2).sqrt_().add_(1)
+        return y.nan_to_num()
+
+    reproduce.assert_same_sharded(changed)
+    divided()
+
+
+SHIM = Shim(
+    key="dtensor_inplace_lost",
+    summary="an in-place operator on a DTensor that is a pending reduction changes nothing",
+    symptom=(
+        "No error: loss.div_(steps) of a sum over shards, or norm.sqrt_(), leaves the tensor as it was"
+    ),
+    cause=(
+        "Where an operator needs another placement, its inputs are redistributed. The tensor to be "
+        "changed is then a copy, and what was written to it is dropped."
+    ),
+    cure=(
+        "Such a call raises a RuntimeError that names the placements and the way out, as 2.10 and newer "
+        "do for the same calls."
+    ),
+    upstream=("https://github.com/pytorch/pytorch/blob/v2.9.1/torch/distributed/tensor/_dispatch.py",),
+    affected=Affected(since="2.5.0", fixed_in=("2.10.0",)),
+    modules=("torch.distributed.tensor",),
+    probe=probe,
+    edits=edits,
+    reproducers=tuple(
+        Reproducer(
+            name=name,
+            run=run,
+            expect=r"AssertionError: written in place: ",
+            ranks=2,
+            runnable=Affected(since="2.5.0"),
+            needs="the public torch.distributed.tensor",
+            preload=("torch.distributed.tensor", "torch._dynamo"),
+        )
+        for name, run in (("divided", divided), ("root", root), ("allowed", allowed))
+    ),
+    after=("dtensor_cached_scalars",),
+    removable_when="the oldest torch you support is 2.10",
+    notes="A write to a slice of a sharded dimension, x[1:3].zero_(), is lost on every build.",
+)
