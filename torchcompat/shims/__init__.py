@@ -23,6 +23,7 @@ KEYS: tuple[str, ...] = (
     "gloo_reduce_scatter_avg",
     "clip_grad_mixed_mesh",
     "dcp_async_process_race",
+    "dcp_newer_metadata",
     "slice_scatter_grad",
     "cumsum_fill_dtype",
     "compiler_is_exporting",

@@ -96,6 +96,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.7.0"),
         modules=("torch.distributed.checkpoint._async_process_executor",),
     ),
+    "dcp_newer_metadata": Entry(
+        key="dcp_newer_metadata",
+        affected=Affected(since=None, fixed_in=("2.15.0",)),
+        modules=("torch.distributed.checkpoint.metadata",),
+    ),
     "slice_scatter_grad": Entry(
         key="slice_scatter_grad",
         affected=Affected(since="2.5.0", fixed_in=("2.13.0",)),
