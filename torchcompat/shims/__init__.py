@@ -16,6 +16,7 @@ KEYS: tuple[str, ...] = (
     "fsdp_unused_params",
     "gloo_reduce_scatter_avg",
     "clip_grad_mixed_mesh",
+    "adafactor_dtensor",
     "dcp_async_process_race",
     "slice_scatter_grad",
     "cumsum_fill_dtype",

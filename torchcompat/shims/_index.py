@@ -59,6 +59,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.4.0"),
         modules=("torch.nn.utils.clip_grad",),
     ),
+    "adafactor_dtensor": Entry(
+        key="adafactor_dtensor",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.optim._adafactor", "torch.distributed.tensor"),
+    ),
     "dcp_async_process_race": Entry(
         key="dcp_async_process_race",
         affected=Affected(since="2.7.0"),
