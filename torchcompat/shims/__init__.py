@@ -17,6 +17,7 @@ KEYS: tuple[str, ...] = (
     "gloo_reduce_scatter_avg",
     "clip_grad_mixed_mesh",
     "adafactor_dtensor",
+    "embedding_padding_sharded",
     "dcp_async_process_race",
     "slice_scatter_grad",
     "cumsum_fill_dtype",

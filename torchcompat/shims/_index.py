@@ -64,6 +64,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0"),
         modules=("torch.optim._adafactor", "torch.distributed.tensor"),
     ),
+    "embedding_padding_sharded": Entry(
+        key="embedding_padding_sharded",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.nn.modules.sparse", "torch.distributed.tensor"),
+    ),
     "dcp_async_process_race": Entry(
         key="dcp_async_process_race",
         affected=Affected(since="2.7.0"),
