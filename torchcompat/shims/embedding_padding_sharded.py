@@ -14,7 +14,8 @@ from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
 
 _TARGETS = tuple(
-    f"torch.nn.modules.sparse:{name}._fill_padding_idx_with_zero" for name in ("Embedding", "EmbeddingBag")
+    f"torch.nn.modules.sparse:{name}._fill_padding_idx_with_zero"
+    for name in ("Embedding", "EmbeddingBag")
 )
 _OFFSET = "torch.distributed.tensor._utils:compute_local_shape_and_global_offset"
 
@@ -75,7 +76,8 @@ def every_placement() -> None:
     plane = init_device_mesh("cpu", (1, dist.get_world_size()))
     layouts = [(line, [p]) for p in (Shard(0), Shard(1), Replicate())]
     layouts += [(plane, [a, b]) for a, b in ((Shard(1), Shard(0)), (Replicate(), Shard(0)))]
-    for make in (nn.Embedding, nn.EmbeddingBag):
+    kinds: tuple[Any, ...] = (nn.Embedding, nn.EmbeddingBag)
+    for make in kinds:
         for rows, padding in ((6, 0), (6, -1), (5, 2), (5, 4), (1, 0)):
             for mesh, placements in layouts:
                 module = make(rows, 4, padding_idx=padding)
@@ -96,6 +98,7 @@ def fsdp2() -> None:
     from torch import nn
     from torch.distributed.fsdp import fully_shard
 
+    model: Any
     with torch.device("meta"):
         model = nn.Sequential(nn.Embedding(5, 4, padding_idx=4), nn.Linear(4, 4))
     fully_shard(model, mesh=reproduce.cpu_mesh())
