@@ -69,7 +69,7 @@ FLOORS = [
     ("shims",),
     ("moved",),
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache", "entries"),
-    ("edits", "bounds", "dtensor"),
+    ("edits", "bounds", "dtensor", "adafactor"),
     ("targets", "gate"),
     ("api",),  # on no floor above: no engine and no shim comes with it
     ("builds", "errors", "schema", "scrub", "releases", "installation"),

@@ -22,6 +22,8 @@ KEYS: tuple[str, ...] = (
     "fsdp_unused_params",
     "gloo_reduce_scatter_avg",
     "clip_grad_mixed_mesh",
+    "adafactor_dtensor",
+    "embedding_padding_sharded",
     "dcp_async_process_race",
     "dcp_newer_metadata",
     "slice_scatter_grad",

@@ -91,6 +91,16 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.4.0"),
         modules=("torch.nn.utils.clip_grad",),
     ),
+    "adafactor_dtensor": Entry(
+        key="adafactor_dtensor",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.optim._adafactor", "torch.distributed.tensor"),
+    ),
+    "embedding_padding_sharded": Entry(
+        key="embedding_padding_sharded",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.nn.modules.sparse", "torch.distributed.tensor"),
+    ),
     "dcp_async_process_race": Entry(
         key="dcp_async_process_race",
         affected=Affected(since="2.7.0"),
