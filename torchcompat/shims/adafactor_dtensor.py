@@ -262,6 +262,6 @@ SHIM = Shim(
         "The row and column statistics stay where torch puts them, and so do those of a checkpoint. "
         "Four small reductions a matrix and step. No parameter or gradient is gathered. Dynamo does "
         "not look into the sharded update: a compiled step breaks there. FSDP2 over tensor parallel "
-        "with unevenly sharded rows stays wrong up to 2.9, where full_tensor() is wrong for it too."
+        "with uneven rows (6 and 5 over four ranks) still differed on 2.9.1; 2.10.0 is right."
     ),
 )
