@@ -9,6 +9,8 @@ KEYS: tuple[str, ...] = (
     "sac_profiler",
     "sac_fsdp_ops",
     "dtensor_alias",
+    "dtensor_pointwise_ops",
+    "dtensor_dim_ops",
     "register_op_strategy",
     "fsdp_recompute_cast",
     "fsdp_uniform_reduce_dtype",

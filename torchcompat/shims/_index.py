@@ -24,6 +24,16 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0", fixed_in=("2.10.0",)),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_pointwise_ops": Entry(
+        key="dtensor_pointwise_ops",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_dim_ops": Entry(
+        key="dtensor_dim_ops",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "register_op_strategy": Entry(
         key="register_op_strategy",
         affected=Affected(since="2.10.0", fixed_in=("2.11.0",)),
