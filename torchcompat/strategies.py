@@ -79,7 +79,7 @@ def _spec_class() -> Any:
 def register(entries: Mapping[Any, Any], *, single_dim: bool = False) -> Sequence[Edit]:
     """Declare the edits that register strategies.
 
-    Numbers and flags are made part of the cache's key: on a hit, torch up to 2.9 calls the operator
+    Numbers and flags are made part of the cache's key: on a hit, torch up to 2.8 calls the operator
     with the numbers of the call that filled the cache, where a tensor is redistributed.
     """
 
@@ -182,7 +182,8 @@ def outcome(schema: Any, inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequ
 def refuse_partial(strategy: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the strategy of an operator that writes into its first argument.
 
-    Up to 2.11 a partial one would be reduced into another tensor, and the write lost.
+    Up to 2.9 a partial one would be reduced into another tensor, and the write lost; later
+    builds refuse it themselves.
     """
 
     @functools.wraps(strategy, updated=())

@@ -129,8 +129,9 @@ def windows() -> None:
 
 
 def reordered() -> None:
-    """``flip``, ``roll`` and ``glu``."""
+    """``flip``, ``roll`` and ``glu``; the gradient of ``cumsum`` flips, too."""
     _same(
+        lambda x, _: [x.cumsum(0), x.cumsum(1)],
         lambda x, _: x.flip(0) * x.flip([1]),
         lambda x, _: [x.roll(2, 1), x.roll((1, 1), (0, 1)), x.roll(3)],
         lambda x, _: _functional().glu(x, -1),
@@ -140,8 +141,8 @@ def reordered() -> None:
 def scanned() -> None:
     """``cumprod``, ``cummax``, ``cummin`` and ``logcumsumexp``."""
     _same(
-        lambda x, _: [x.cumprod(0), x.detach().cumprod(-1)],
-        lambda x, _: [*x.detach().cummax(0), *x.detach().cummin(-1)],
+        lambda x, _: [x.detach().cumprod(dim) for dim in (0, 1)],
+        lambda x, _: [*x.detach().cummax(0), *x.detach().cummin(1)],
         lambda x, _: [x.detach().logcumsumexp(dim) for dim in (0, 1)],
     )
 
@@ -154,7 +155,7 @@ def ranked() -> None:
         lambda x, _: [*x.detach().kthvalue(2, 1), *x.detach().kthvalue(3, 0, keepdim=True)],
         lambda x, _: [*x.detach().median(1), *x.detach().nanmedian(0), x.detach().median()],
         lambda x, _: x.nansum(1),
-        lambda x, _: [*torch.std_mean(x, 1), *torch.var_mean(x, (0,), correction=0, keepdim=True)],
+        lambda x, _: [*torch.std_mean(x.detach(), 1), *torch.var_mean(x.detach(), 0, keepdim=True)],
     )
 
 
@@ -169,15 +170,19 @@ def counted() -> None:
 
 
 def reduced() -> None:
-    """``logsumexp``, ``argmax``, ``std`` and ``unbind``."""
+    """``logsumexp``, ``argmax``, ``std`` and ``unbind``, which later builds refuse on a sharded dimension."""
     import torch
+    from torch.distributed.tensor import Replicate, Shard
 
     _same(
-        lambda x, _: [torch.logsumexp(x, 1), torch.logsumexp(x, (0,), keepdim=True), x.logsumexp((0, 1))],
-        lambda x, _: [x.argmax(1), x.argmax(0, keepdim=True), x.argmin(-1), x.argmax()],
-        lambda x, _: [x.std(1), x.std(0, keepdim=True), x.std(), x.std(-1, correction=0)],
-        lambda x, _: [*x.unbind(1), *x.unbind(0)],
+        lambda x, _: [torch.logsumexp(x, dim) for dim in (0, 1)],
+        lambda x, _: [x.argmax(1), x.argmax(0, keepdim=True), x.argmin(-1)],
+        lambda x, _: [x.detach().std(1), x.detach().std(0, keepdim=True), x.detach().std()],
     )
+    for dim in (0, 1):
+        reproduce.assert_same_sharded(
+            lambda x, _, dim=dim: x.unbind(dim), shape=(5, 6), placements=[Replicate(), Shard(1 - dim)]
+        )
 
 
 def sorted_values() -> None:
@@ -189,11 +194,14 @@ def sorted_values() -> None:
 
 
 def summed() -> None:
-    """``cumsum`` and ``select``."""
-    _same(
-        lambda x, _: [x.cumsum(0), x.cumsum(-1)],
-        lambda x, _: [x.select(0, 1), x.select(1, -1)],
-    )
+    """``cumsum``, and ``select``, which on 2.8 and 2.9 spoils a replicated input."""
+    from torch.distributed.tensor import Shard
+
+    _same(lambda x, _: [x.detach().cumsum(0), x.detach().cumsum(1)])
+    for dim in (0, 1):
+        reproduce.assert_same_sharded(
+            lambda x, _, dim=dim: x.select(dim, 1), shape=(5, 6), placements=[Shard(0), Shard(1)]
+        )
 
 
 def _same(*functions: Callable[[Any, Callable[[Any], Any]], Any]) -> None:

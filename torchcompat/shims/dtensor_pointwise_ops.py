@@ -229,7 +229,7 @@ SHIM = Shim(
     ),
     removable_when="torch registers strategies for the backwards of hardtanh, hardswish and log_sigmoid",
     notes=(
-        "Up to 2.11 an operator of the table that writes in place refuses a DTensor that waits for a "
-        "reduction, since the write would be lost; later builds of torch refuse it themselves."
+        "An operator of the table that writes in place refuses a DTensor that waits for a reduction: "
+        "torch before 2.10 would lose the write, and later builds refuse it themselves."
     ),
 )
