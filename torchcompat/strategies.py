@@ -76,8 +76,10 @@ def _spec_class() -> Any:
     return lookup(f"{_SCHEMA}:OpSpec", None) or lookup(f"{_SCHEMA}:PlacementStrategy", None)
 
 
-def register(entries: Mapping[Any, Any], *, single_dim: bool = False) -> Sequence[Edit]:
-    """Declare the edits that register strategies.
+def register(
+    entries: Mapping[Any, Any], *, single_dim: bool = False, lists: bool = False
+) -> Sequence[Edit]:
+    """Declare the edits that register strategies; ``lists`` where tensors come in lists.
 
     Numbers and flags are made part of the cache's key: on a hit, torch up to 2.8 calls the operator
     with the numbers of the call that filled the cache, where a tensor is redistributed.
@@ -85,6 +87,8 @@ def register(entries: Mapping[Any, Any], *, single_dim: bool = False) -> Sequenc
 
     def infos() -> Mapping[Any, Any]:
         info: Any = lookup(f"{_SCHEMA}:RuntimeSchemaInfo")
+        if lists:
+            return dict.fromkeys(entries, info(needs_pytree=True))
         return {
             overload: info(
                 static_argnum=1,
@@ -93,9 +97,7 @@ def register(entries: Mapping[Any, Any], *, single_dim: bool = False) -> Sequenc
             for overload in entries
         }
 
-    strategies, schema_info = (
-        (SINGLE_DIM, _SINGLE_DIM_INFO) if single_dim else (STRATEGIES, SCHEMA_INFO)
-    )
+    strategies, schema_info = (SINGLE_DIM, _SINGLE_DIM_INFO) if single_dim else (STRATEGIES, SCHEMA_INFO)
     return [
         AddEntries(strategies, lambda: entries, settle=forget_shardings),
         # torch notes one of its own once it has tried to decompose an operator
@@ -189,12 +191,14 @@ def refuse_partial(strategy: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(strategy, updated=())
     def checked(*given: Any) -> Any:
         schema = given[-1]  # a mesh comes first up to 2.7
-        placements = input_specs(schema)[0][1].placements
-        if any(placement.is_partial() for placement in placements):
-            raise RuntimeError(
-                f"{schema.op} cannot write into a DTensor that waits for a reduction ({placements}): "
-                f"redistribute it first, or use the operator that returns a new tensor"
-            )
+        first = schema.args_schema[0]
+        for written in getattr(first, "children", None) or getattr(first, "childs", None) or [first]:
+            placements = written.strategies[0].output_spec.placements
+            if any(placement.is_partial() for placement in placements):
+                raise RuntimeError(
+                    f"{schema.op} cannot write into a DTensor that waits for a reduction "
+                    f"({placements}): redistribute it first, or use the operator that makes a new tensor"
+                )
         return strategy(*given)
 
     return checked

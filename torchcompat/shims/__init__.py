@@ -11,6 +11,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_alias",
     "dtensor_pointwise_ops",
     "dtensor_dim_ops",
+    "dtensor_optimizer_ops",
     "register_op_strategy",
     "fsdp_recompute_cast",
     "fsdp_uniform_reduce_dtype",

@@ -25,7 +25,10 @@ from ..strategies import (
 # The overloads, by the release from which torch does without us. Outputs of KEEP have the
 # dimensions of the input; those of DROP lose the dimensions worked along, unless keepdim is set;
 # those of WHOLE take sizes of the whole input as an argument, so that nothing may be sharded.
-_KEEP_UNTIL_211 = ("cumsum.default", "sort.default", "sort.stable", "index_copy.default")
+_KEEP_UNTIL_211 = (
+    *("cumsum.default", "sort.default", "sort.stable"),
+    *("index_copy.default", "index_fill.int_Tensor"),
+)
 _DROP_UNTIL_211 = (
     *("select.int", "unbind.int", "amax.default", "amin.default", "aminmax.default"),
     *("argmax.default", "argmin.default", "logsumexp.default", "std.correction"),
@@ -170,7 +173,7 @@ def counted() -> None:
 
 
 def reduced() -> None:
-    """``logsumexp``, ``argmax``, ``std`` and ``unbind``, which later builds refuse on a sharded dimension."""
+    """``logsumexp``, ``argmax``, ``std``, and ``unbind`` of a dimension that is not sharded."""
     import torch
     from torch.distributed.tensor import Replicate, Shard
 
@@ -180,9 +183,7 @@ def reduced() -> None:
         lambda x, _: [x.detach().std(1), x.detach().std(0, keepdim=True), x.detach().std()],
     )
     for dim in (0, 1):
-        reproduce.assert_same_sharded(
-            lambda x, _, dim=dim: x.unbind(dim), shape=(5, 6), placements=[Replicate(), Shard(1 - dim)]
-        )
+        _on(lambda x, dim: x.unbind(dim), dim, Replicate(), Shard(1 - dim))
 
 
 def sorted_values() -> None:
@@ -199,14 +200,16 @@ def summed() -> None:
 
     _same(lambda x, _: [x.detach().cumsum(0), x.detach().cumsum(1)])
     for dim in (0, 1):
-        reproduce.assert_same_sharded(
-            lambda x, _, dim=dim: x.select(dim, 1), shape=(5, 6), placements=[Shard(0), Shard(1)]
-        )
+        _on(lambda x, dim: x.select(dim, 1), dim, Shard(0), Shard(1))
 
 
 def _same(*functions: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
     for function in functions:
         reproduce.assert_same_sharded(function, shape=(5, 6))
+
+
+def _on(function: Callable[[Any, int], Any], dim: int, *placements: Any) -> None:
+    reproduce.assert_same_sharded(lambda x, _: function(x, dim), shape=(5, 6), placements=placements)
 
 
 def _functional() -> Any:
@@ -229,7 +232,7 @@ _REPRODUCERS: tuple[tuple[Callable[[], None], Affected | None], ...] = (
 
 SHIM = Shim(
     key="dtensor_dim_ops",
-    summary="operators along a dimension (argmax, logsumexp, std, flip, cumsum, ...) find no sharding strategy",
+    summary="operators along a dimension (argmax, logsumexp, std, flip, ...) find no sharding strategy",
     symptom=(
         "NotImplementedError: Operator aten.logsumexp.default does not have a sharding strategy "
         "registered. So for argmax, std, unbind, flip, roll, cumsum, cumprod, cummax, sort, median, "

@@ -196,7 +196,7 @@ _REPRODUCERS: tuple[tuple[Callable[[], None], Affected | None], ...] = (
 
 SHIM = Shim(
     key="dtensor_pointwise_ops",
-    summary="elementwise operators (softplus, logsigmoid, hardtanh, masked_fill_, ...) find no sharding strategy",
+    summary="elementwise operators (softplus, logsigmoid, masked_fill_, ...) find no sharding strategy",
     symptom=(
         "NotImplementedError: Operator aten.log_sigmoid_backward.default does not have a sharding "
         "strategy registered. So for the backwards of hardtanh, relu6, hardswish, hardsigmoid, "
