@@ -244,8 +244,11 @@ SHIM = Shim(
         "so, and everything else is gathered first."
     ),
     upstream=(
+        "https://github.com/pytorch/pytorch/issues/147724",
+        "https://github.com/pytorch/pytorch/pull/163879",
         "https://github.com/pytorch/pytorch/pull/168906",
-        "https://github.com/pytorch/pytorch/issues/177407",
+        "https://github.com/pytorch/pytorch/pull/169171",
+        "https://github.com/pytorch/pytorch/pull/177407",
     ),
     affected=_PUBLIC,
     modules=("torch.distributed.tensor",),

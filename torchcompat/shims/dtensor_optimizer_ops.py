@@ -124,9 +124,12 @@ SHIM = Shim(
         "registered. So for aten._fused_adagrad_.default and aten._foreach_copy_.default. Builds before "
         "2.11 say: found no DeviceMesh from dtensor args for aten._fused_sgd_.default!"
     ),
-    cause="Of the fused optimizer steps, DTensor registers those of Adam and AdamW only, and no list copy.",
+    cause="Of the fused steps, DTensor registers those of Adam and AdamW only, and no copy of lists.",
     cure="They get the sharding strategy of aten._fused_adam_: everything goes with its parameter.",
-    upstream=("https://github.com/pytorch/pytorch/issues/177407",),
+    upstream=(
+        "https://github.com/pytorch/pytorch/issues/126670",
+        "https://github.com/pytorch/pytorch/pull/125369",
+    ),
     affected=_PUBLIC,
     modules=("torch.distributed.tensor",),
     probe=probe,
@@ -144,5 +147,6 @@ SHIM = Shim(
         for run in (sgd, adagrad, copies)
         for ranks in (1, 2)
     ),
+    notes="The two links are about Adam and AdamW, which torch registers by now.",
     removable_when="torch registers strategies for the fused steps of SGD and Adagrad",
 )

@@ -207,7 +207,7 @@ SHIM = Shim(
     cure="They get the sharding strategy of aten.cos, log_sigmoid one that knows of its buffer.",
     upstream=(
         "https://github.com/pytorch/pytorch/issues/152249",
-        "https://github.com/pytorch/pytorch/issues/177407",
+        "https://github.com/pytorch/pytorch/pull/177407",
     ),
     affected=_PUBLIC,
     modules=("torch.distributed.tensor",),
