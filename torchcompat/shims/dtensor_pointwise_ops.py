@@ -47,8 +47,8 @@ _ALWAYS = (
     *("softshrink_backward.default", "hardshrink_backward.default"),
     *("_prelu_kernel_backward.default", "threshold_.default"),
 )
-_LOG_SIGMOID_UNTIL_211 = ("log_sigmoid_forward.default",)
-_LOG_SIGMOID = ("log_sigmoid_backward.default",)
+# From 2.11 on torch decomposes the forward, but not under torch.compile.
+_LOG_SIGMOID = ("log_sigmoid_forward.default", "log_sigmoid_backward.default")
 # Registered in every build as an elementwise operator without any rule of its own for sums.
 _MODEL = "cos.default"
 
@@ -59,13 +59,9 @@ def _borrowers() -> tuple[str, ...]:
     return _ALWAYS + _UNTIL_212 + (() if decomposes() else _UNTIL_211)
 
 
-def _log_sigmoids() -> tuple[str, ...]:
-    return _LOG_SIGMOID + (() if decomposes() else _LOG_SIGMOID_UNTIL_211)
-
-
 def probe() -> Probe:
     """Look for the operators in the propagator's tables, and for a strategy to borrow."""
-    first = next(missing(_borrowers() + _log_sigmoids()), None)
+    first = next(missing(_borrowers() + _LOG_SIGMOID), None)
     if first is None:
         return absent("every operator of the table has a strategy", cured=True)
     if held(SINGLE_DIM, _MODEL) is None and held(STRATEGIES, _MODEL) is None:
@@ -86,7 +82,7 @@ def edits() -> Sequence[Edit]:
         overload: guarded if overload._schema.is_mutable else borrowed
         for overload in missing(_borrowers())
     }
-    own: Mapping[Any, Any] = dict.fromkeys(missing(_log_sigmoids()), _log_sigmoid)
+    own: Mapping[Any, Any] = dict.fromkeys(missing(_LOG_SIGMOID), _log_sigmoid)
     return [*register(entries, single_dim=single_dim), *register(own)]
 
 
@@ -229,7 +225,8 @@ SHIM = Shim(
     ),
     removable_when="torch registers strategies for the backwards of hardtanh, hardswish and log_sigmoid",
     notes=(
-        "An operator of the table that writes in place refuses a DTensor that waits for a reduction: "
+        "torch decomposes logsigmoid's forward from 2.11 on, but not under torch.compile; it is "
+        "registered there, too. An operator of the table that writes in place refuses a DTensor that waits for a reduction: "
         "torch before 2.10 would lose the write, and later builds refuse it themselves."
     ),
 )
