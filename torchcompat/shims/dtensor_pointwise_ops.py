@@ -226,7 +226,7 @@ SHIM = Shim(
     removable_when="torch registers strategies for the backwards of hardtanh, hardswish and log_sigmoid",
     notes=(
         "torch decomposes logsigmoid's forward from 2.11 on, but not under torch.compile; it is "
-        "registered there, too. An operator of the table that writes in place refuses a DTensor that waits for a reduction: "
-        "torch before 2.10 would lose the write, and later builds refuse it themselves."
+        "registered there, too. An operator of the table that writes in place refuses a DTensor that "
+        "waits for a reduction: torch before 2.10 would lose the write, later builds refuse it themselves."
     ),
 )
