@@ -227,6 +227,6 @@ SHIM = Shim(
     notes=(
         "torch decomposes logsigmoid's forward from 2.11 on, but not under torch.compile; it is "
         "registered there, too. An operator of the table that writes in place refuses a DTensor that "
-        "waits for a reduction: torch before 2.10 would lose the write, later builds refuse it themselves."
+        "waits for a reduction: torch before 2.10 would lose the write, and later builds refuse it."
     ),
 )
