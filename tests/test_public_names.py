@@ -69,6 +69,7 @@ FLOORS = [
     ("shims",),
     ("moved",),
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache", "entries"),
+    ("strategies",),
     ("edits", "bounds", "dtensor", "adafactor"),
     ("targets", "gate"),
     ("api",),  # on no floor above: no engine and no shim comes with it

@@ -5,7 +5,7 @@ Imports torch only when called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from .targets import lookup
@@ -16,7 +16,6 @@ __all__ = [
     "STRATEGIES",
     "forget_shardings",
     "registered",
-    "whole_along",
 ]
 
 PROPAGATOR = "torch.distributed.tensor:DTensor._op_dispatcher.sharding_propagator"
@@ -47,28 +46,3 @@ def forget_shardings() -> None:
     clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if clear is not None:
         clear()
-
-
-def whole_along(op_schema: Any, dims: Sequence[int], *, keepdim: bool, outputs: int = 1) -> Any:
-    """Return the strategy of a reduction that must see all of the dimensions it reduces.
-
-    The one tensor among the inputs is replicated, or sharded along a dimension that is not
-    reduced, and so are the outputs, whose dimensions move up where ``keepdim`` is False.
-
-    Args:
-        op_schema: what the propagator asks about.
-        dims: the reduced dimensions, from 0 on.
-        keepdim: whether the reduced dimensions stay, with size 1.
-        outputs: how many tensors the operator returns, all of one shape.
-    """
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
-
-    tensor = op_schema.args_schema[0]
-    choices: list[Any] = [[Replicate()] * (outputs + 1)]
-    for dim in range(len(tensor.shape)):
-        if dim not in dims:
-            gone = 0 if keepdim else sum(reduced < dim for reduced in dims)
-            choices.append([*[Shard(dim - gone)] * outputs, Shard(dim)])
-    mesh = tensor.strategies[0].output_spec.mesh
-    return expand_to_full_mesh_op_strategy(mesh, op_schema, choices, input_index=outputs)

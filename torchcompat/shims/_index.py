@@ -56,6 +56,21 @@ INDEX: dict[str, Entry] = {
         modules=("torch.distributed.tensor",),
         opt_in=True,
     ),
+    "dtensor_pointwise_ops": Entry(
+        key="dtensor_pointwise_ops",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_dim_ops": Entry(
+        key="dtensor_dim_ops",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_optimizer_ops": Entry(
+        key="dtensor_optimizer_ops",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "register_op_strategy": Entry(
         key="register_op_strategy",
         affected=Affected(since="2.10.0", fixed_in=("2.11.0",)),

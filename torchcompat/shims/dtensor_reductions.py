@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import STRATEGIES, forget_shardings, whole_along
+from ..dtensor import STRATEGIES, forget_shardings
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..strategies import input_specs, movable, outcome, place
 from ..targets import lookup
 
 _HANDLERS = "torch.distributed.tensor:DTensor._op_dispatcher._custom_op_handlers"
@@ -81,7 +82,14 @@ def _make(original: Callable[..., Any], outputs: int, is_mean: bool) -> Callable
         dims = [dim % ndim for dim in dims] if dims else list(range(ndim))
         if is_mean and not _uneven(tensor, dims):
             return original(*mesh_and_schema)
-        return whole_along(op_schema, dims, keepdim=bool(keepdim), outputs=outputs)
+        ((_, spec),) = input_specs(op_schema)
+
+        def placed(dim: int) -> int | None:
+            gone = 0 if keepdim else sum(reduced < dim for reduced in dims)
+            return None if dim in dims else dim - gone
+
+        kept = movable(spec.placements, placed)
+        return outcome(op_schema, [kept], [place(kept, placed)] * outputs)
 
     setattr(strategy, _MARK, True)
     return strategy

@@ -1,0 +1,212 @@
+"""Sharding strategies for operators that DTensor has none for, and how to register them.
+
+A strategy is a function of an operator's schema in which specs of DTensors stand for the
+tensors; it says how every input has to be placed, and how the outputs then are. Imports
+torch only when called.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from .dtensor import PROPAGATOR, SCHEMA_INFO, STRATEGIES, forget_shardings, registered
+from .edits import AddEntries, Edit
+from .targets import lookup
+
+__all__ = [
+    "SINGLE_DIM",
+    "arguments",
+    "can_build",
+    "decomposes",
+    "held",
+    "input_specs",
+    "missing",
+    "movable",
+    "outcome",
+    "place",
+    "refuse_partial",
+    "register",
+    "settled",
+]
+
+#: A dict from overload to strategy over one mesh dimension, from 2.11 on.
+SINGLE_DIM = f"{PROPAGATOR}.op_single_dim_strategy_funcs"
+_SINGLE_DIM_INFO = f"{PROPAGATOR}.op_to_schema_info_for_single_dim_strategy"
+_SCHEMA = "torch.distributed.tensor._op_schema"
+
+
+def decomposes() -> bool:
+    """Whether DTensor tries an operator's decomposition where it has no strategy (from 2.11 on)."""
+    return isinstance(lookup(SINGLE_DIM, None), Mapping)
+
+
+def held(table: str, name: str) -> Any:
+    """Return what a table holds for an overload of aten such as ``"exp.default"``, or None."""
+    entries = lookup(table, None)
+    return entries.get(_overload(name)) if isinstance(entries, Mapping) else None
+
+
+def missing(names: Iterable[str]) -> Iterator[Any]:
+    """Yield the overloads of aten that this build has, and DTensor registers in no table."""
+    for name in names:
+        overload = _overload(name)
+        if overload is not None and not registered(overload):
+            yield overload
+
+
+def _overload(name: str) -> Any:
+    import torch
+
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
+
+
+def can_build() -> bool:
+    """Whether torch has the classes that :func:`outcome` builds a strategy from."""
+    names = ("OpStrategy", "TupleStrategy", "RuntimeSchemaInfo")
+    return _spec_class() is not None and all(lookup(f"{_SCHEMA}:{name}", None) for name in names)
+
+
+def _spec_class() -> Any:
+    return lookup(f"{_SCHEMA}:OpSpec", None) or lookup(f"{_SCHEMA}:PlacementStrategy", None)
+
+
+def register(
+    entries: Mapping[Any, Any], *, single_dim: bool = False, lists: bool = False
+) -> Sequence[Edit]:
+    """Declare the edits that register strategies; ``lists`` where tensors come in lists.
+
+    Numbers and flags are made part of the cache's key: on a hit, torch up to 2.8 calls the operator
+    with the numbers of the call that filled the cache, where a tensor is redistributed.
+    """
+
+    def infos() -> Mapping[Any, Any]:
+        info: Any = lookup(f"{_SCHEMA}:RuntimeSchemaInfo")
+        if lists:
+            return dict.fromkeys(entries, info(needs_pytree=True))
+        return {
+            overload: info(
+                static_argnum=1,
+                static_kwargkey=[arg.name for arg in overload._schema.arguments if arg.kwarg_only],
+            )
+            for overload in entries
+        }
+
+    strategies, schema_info = (SINGLE_DIM, _SINGLE_DIM_INFO) if single_dim else (STRATEGIES, SCHEMA_INFO)
+    return [
+        AddEntries(strategies, lambda: entries, settle=forget_shardings),
+        # torch notes one of its own once it has tried to decompose an operator
+        AddEntries(schema_info, infos, replace=True, settle=forget_shardings),
+    ]
+
+
+# -- writing a strategy --------------------------------------------------------------
+
+
+def arguments(schema: Any) -> dict[str, Any]:
+    """Return all arguments of a call by their names, defaults included."""
+    declared = schema.op._schema.arguments
+    found = {arg.name: arg.default_value for arg in declared if arg.has_default_value()}
+    found.update(zip((arg.name for arg in declared), schema.args_schema))
+    found.update(schema.kwargs_schema)
+    return found
+
+
+def input_specs(schema: Any) -> list[tuple[str, Any]]:
+    """Return name and spec of every tensor among the arguments, in their order."""
+    strategy: Any = lookup(f"{_SCHEMA}:OpStrategy")
+    return [
+        (name, value.strategies[0].output_spec)
+        for name, value in arguments(schema).items()
+        if isinstance(value, strategy)
+    ]
+
+
+def settled(placements: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the placements with everything that is not a shard replicated."""
+    return place(placements, lambda dim: dim)
+
+
+def place(placements: Iterable[Any], move: Callable[[int], int | None]) -> tuple[Any, ...]:
+    """Move sharded dimensions to where ``move`` says; None, and what is partial, is replicated."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    def moved(placement: Any) -> Any:
+        dim = move(placement.dim) if isinstance(placement, Shard) else None
+        if dim is None:
+            return Replicate()
+        if dim == placement.dim:
+            return placement
+        return Shard(dim) if type(placement) is Shard else Replicate()
+
+    return tuple(map(moved, placements))
+
+
+def movable(placements: Iterable[Any], move: Callable[[int], int | None]) -> tuple[Any, ...]:
+    """Return the placements with everything replicated that :func:`place` could not move."""
+    from torch.distributed.tensor import Replicate
+
+    return tuple(
+        Replicate() if moved == Replicate() else placement
+        for placement in placements
+        for moved in place([placement], move)
+    )
+
+
+def outcome(schema: Any, inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]) -> Any:
+    """Build the one strategy that places inputs and outputs as given.
+
+    Args:
+        schema: what the strategy function got.
+        inputs: the placements of every tensor among the arguments.
+        outputs: the placements of every output.
+    """
+    make_spec: Any = lookup("torch.distributed.tensor._dtensor_spec:DTensorSpec")
+    make_strategy: Any = lookup(f"{_SCHEMA}:OpStrategy")
+    specs = [spec for _, spec in input_specs(schema)]
+    mesh = specs[0].mesh
+
+    def strategy(*placed: Sequence[Any]) -> Any:
+        made = tuple(make_spec(mesh, tuple(placements)) for placements in placed)
+        needed = [
+            make_spec(mesh, tuple(placements), tensor_meta=spec.tensor_meta)
+            for placements, spec in zip(inputs, specs)
+        ]
+        return make_strategy(
+            [
+                _spec_class()(
+                    output_specs=made[0] if len(made) == 1 else made,
+                    input_specs=needed,
+                    redistribute_cost=[[0.0] for _ in needed],
+                )
+            ]
+        )
+
+    if str(schema.op._schema.returns[0].type) == "List[Tensor]":
+        return lookup(f"{_SCHEMA}:TupleStrategy")([strategy(placed) for placed in outputs])
+    return strategy(*outputs)
+
+
+def refuse_partial(strategy: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the strategy of an operator that writes into its first argument.
+
+    Up to 2.9 a partial one would be reduced into another tensor, and the write lost; later
+    builds refuse it themselves.
+    """
+
+    @functools.wraps(strategy, updated=())
+    def checked(*given: Any) -> Any:
+        schema = given[-1]  # a mesh comes first up to 2.7
+        first = schema.args_schema[0]
+        for written in getattr(first, "children", None) or getattr(first, "childs", None) or [first]:
+            placements = written.strategies[0].output_spec.placements
+            if any(placement.is_partial() for placement in placements):
+                raise RuntimeError(
+                    f"{schema.op} cannot write into a DTensor that waits for a reduction "
+                    f"({placements}): redistribute it first, or use the operator that makes a new tensor"
+                )
+        return strategy(*given)
+
+    return checked
