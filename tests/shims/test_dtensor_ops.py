@@ -45,6 +45,18 @@ def test_every_name_of_the_tables_is_an_overload_of_some_build():
 class TestDTensors:
     pytestmark = needs_dtensor
 
+    def test_a_strided_shard_stays_only_where_its_dimension_does(self):
+        """FSDP over tensor parallel makes such; moved, it would be another tensor."""
+        from torch.distributed.tensor import Replicate, Shard
+        from torch.distributed.tensor.placement_types import _StridedShard
+
+        from torchcompat.strategies import movable, place
+
+        given = (_StridedShard(1, split_factor=2), Shard(1))
+        assert place(given, lambda dim: dim)[1] == Shard(1)
+        assert movable(given, lambda dim: dim - 1) == (Replicate(), Shard(1))
+        assert movable(given, lambda dim: None) == (Replicate(), Replicate())
+
     @pytest.mark.slow
     def test_partial_inputs_writes_and_cached_numbers(self, python):
         out = python(
