@@ -5,7 +5,7 @@ import json
 import pytest
 
 from torchcompat.gate import Verdict
-from torchcompat.verify import Conclusion, Ran, Run, conclude
+from torchcompat.verify import Conclusion, Ran, Run, conclude, expectation
 
 PASSED, DOCUMENTED, OTHERWISE = Run(Ran.PASSED), Run(Ran.DOCUMENTED), Run(Ran.OTHERWISE)
 
@@ -32,6 +32,22 @@ def test_the_four_way_table(without, cured, expected, conclusion):
     assert str(got) == conclusion
     assert advice
     assert got.is_right == (conclusion in ("needed", "not needed"))
+
+
+@pytest.mark.parametrize(
+    ("gate", "probe", "of_shim", "expected"),
+    [
+        (Verdict.IN, "absent", True, Verdict.IN),
+        (Verdict.OUT, "present", True, Verdict.OUT),
+        (Verdict.EDGE, "present", True, Verdict.IN),
+        (Verdict.EDGE, "absent", True, Verdict.OUT),
+        (Verdict.EDGE, "drifted", True, Verdict.EDGE),
+        (Verdict.EDGE, "present", False, Verdict.EDGE),  # of which part, the probe does not say
+        (Verdict.EDGE, "absent", False, Verdict.OUT),
+    ],
+)
+def test_where_the_gate_cannot_tell_the_probe_does(gate, probe, of_shim, expected):
+    assert expectation(gate, probe, of_shim=of_shim) is expected
 
 
 SHIMS = """

@@ -148,8 +148,9 @@ def judge(finding: Finding, shim: Shim, build: TorchBuild) -> tuple[Conclusion, 
     if finding.without.ran is Ran.NOT_RUN:
         return Conclusion.NOT_RUN, finding.advice
     named = [r for r in shim.reproducers if r.name == finding.reproducer]
-    range_ = (named[0].affected if named else None) or shim.affected
-    expected = expectation(range_.verdict(build), finding.probe)
+    own = named[0].affected if named else None
+    range_ = own or shim.affected
+    expected = expectation(range_.verdict(build), finding.probe, of_shim=own is None)
     conclusion, advice = conclude(finding.without, finding.cured, expected)
     return conclusion, write_bound(conclusion, advice, range_, build)
 

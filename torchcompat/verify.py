@@ -211,7 +211,9 @@ def _find(server: Server, build: TorchBuild, shim: Shim, reproducer: Reproducer,
     # The shim's own gate would keep it from curing what this reproducer shows.
     force = without.ran is not Ran.PASSED and shim.affected.verdict(build) is Verdict.OUT
     cured, _ = server.run(Job(shim, reproducer.name, cure=True, force=force))
-    conclusion, advice = conclude(without, cured, expectation(gate, probe))
+    conclusion, advice = conclude(
+        without, cured, expectation(gate, probe, of_shim=reproducer.affected is None)
+    )
     advice = write_bound(conclusion, advice, range_, build)
     if force and conclusion is Conclusion.NEEDED:
         advice += f", outside its gate: torchcompat.apply({shim.key!r}, force=True)"
@@ -244,12 +246,22 @@ def _why_not(server: Server, build: TorchBuild, reproducer: Reproducer, device: 
     return ""
 
 
-def expectation(gate: Verdict, probe: str) -> Verdict:
-    """Say what is expected: what the gate says, or the probe where the gate cannot tell."""
+def expectation(gate: Verdict, probe: str, *, of_shim: bool) -> Verdict:
+    """Say what is expected: what the gate says, or the probe where the gate cannot tell.
+
+    Args:
+        gate: the verdict of the shim's range, or of the reproducer's own.
+        probe: what the shim's probe found.
+        of_shim: whether the range is the shim's. A probe that finds the fault does not say that
+            the build has the part of it that one reproducer with a range of its own shows.
+    """
     if gate in (Verdict.IN, Verdict.OUT):
         return gate
-    told = {Presence.PRESENT.value: Verdict.IN, Presence.ABSENT.value: Verdict.OUT}
-    return told.get(probe, gate)
+    if probe == Presence.ABSENT.value:
+        return Verdict.OUT
+    if probe == Presence.PRESENT.value and of_shim:
+        return Verdict.IN
+    return gate
 
 
 def write_bound(conclusion: Conclusion, advice: str, range_: Affected, build: TorchBuild) -> str:

@@ -49,3 +49,53 @@ def test_shardings_are_propagated_anew_after_apply_and_after_revert(python):
     ).stdout
     before = "no strategy" if BUILD.line < (2, 11, 0) else "a mean of means"
     assert out.splitlines()[-1] == f"{before}, whole, {before}"
+
+
+@pytest.mark.slow
+def test_compiled_eager_and_plain_numbers_agree_with_all_shims(python):
+    out = python(
+        """
+        import os
+        import tempfile
+        import torch, torch.distributed as dist
+        from torch.distributed.tensor import Shard, distribute_tensor
+        import torchcompat
+        from torchcompat import reproduce
+
+        torchcompat.apply_all()
+        store = tempfile.mktemp()
+        second = os.fork()  # on one rank alone, torch from 2.13 on compiles no DTensor's backward
+        rank = 0 if second else 1
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+        f, plain = torch.nn.functional, torch.linspace(-2, 2, 30).view(5, 6)
+        for function in (
+            lambda x: x.sum(1) + 1,
+            lambda x: f.mse_loss(x, x * 2),
+            lambda x: f.logsigmoid(x).logsumexp(1),
+            lambda x: x[...] * (x.detach() < 1.5).all(0),
+        ):
+            found = []
+            for made, run in (
+                (plain.clone(), function),
+                (distribute_tensor(plain.clone(), reproduce.cpu_mesh(), [Shard(1)]), function),
+                (
+                    distribute_tensor(plain.clone(), reproduce.cpu_mesh(), [Shard(1)]),
+                    torch.compile(function, backend="aot_eager"),
+                ),
+            ):
+                x = made.requires_grad_()
+                out = run(x)
+                whole = out.full_tensor() if hasattr(out, "full_tensor") else out
+                whole.sum().backward()
+                found.append((reproduce.whole(whole), reproduce.whole(x.grad)))
+            for values in zip(*found):
+                for other in values[1:]:
+                    torch.testing.assert_close(other, values[0])
+        dist.destroy_process_group()
+        if rank:
+            os._exit(0)
+        assert os.waitpid(second, 0)[1] == 0
+        print("equal")
+        """
+    ).stdout
+    assert out.splitlines()[-1] == "equal"
