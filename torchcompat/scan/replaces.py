@@ -2,7 +2,7 @@
 
 Nothing is called for it, so that it works without torch: the targets are the strings
 ``"module:attribute.path"`` that the code of a shim's ``edits`` mentions, itself, in the
-functions of its module that it calls, through the constants of its module, or through
+functions of its package that it calls, through the constants of their modules, or through
 what it closes over (the rows of a table that ``torchcompat.moved`` made it from).
 """
 
@@ -38,10 +38,14 @@ def _strings(function: Any, seen: set[int]) -> Iterator[str]:
         yield from _texts(cell.cell_contents)
     for name in names:
         value = function.__globals__.get(name)
-        if isinstance(value, FunctionType) and value.__module__ == function.__module__:
+        if isinstance(value, FunctionType) and _package(value) == _package(function):
             yield from _strings(value, seen)
         else:
             yield from _texts(value)
+
+
+def _package(function: FunctionType) -> str:
+    return function.__module__.partition(".")[0]
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
