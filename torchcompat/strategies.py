@@ -24,11 +24,13 @@ __all__ = [
     "input_specs",
     "missing",
     "movable",
+    "norm_pending",
     "outcome",
     "place",
     "refuse_partial",
     "register",
     "settled",
+    "whole_along",
 ]
 
 #: A dict from overload to strategy over one mesh dimension, from 2.11 on.
@@ -187,6 +189,34 @@ def outcome(schema: Any, inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequ
     if str(schema.op._schema.returns[0].type) == "List[Tensor]":
         return lookup(f"{_SCHEMA}:TupleStrategy")([strategy(placed) for placed in outputs])
     return strategy(*outputs)
+
+
+def norm_pending(tensor: Any) -> bool:
+    """Whether a tensor is a norm whose reduction is pending, which adds up as powers."""
+    placements = tensor.strategies[0].output_spec.placements
+    return any(getattr(placement, "norm_type", None) is not None for placement in placements)
+
+
+def whole_along(schema: Any, dims: Sequence[int], *, keepdim: bool, outputs: int = 1) -> Any:
+    """Build the strategy of a reduction that must see all of the dimensions it reduces.
+
+    The one tensor among the arguments stays sharded along the other dimensions; what is
+    partial is reduced first.
+
+    Args:
+        schema: what the strategy function got.
+        dims: the reduced dimensions, from 0 on.
+        keepdim: whether they stay, with size 1.
+        outputs: how many tensors the operator returns, all of one shape.
+    """
+    ((_, spec),) = input_specs(schema)
+
+    def moved(dim: int) -> int | None:
+        gone = 0 if keepdim else sum(reduced < dim for reduced in dims)
+        return None if dim in dims else dim - gone
+
+    kept = movable(spec.placements, moved)
+    return outcome(schema, [kept], [place(kept, moved)] * outputs)
 
 
 def refuse_partial(strategy: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from ..dtensor import STRATEGIES, forget_shardings
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import input_specs, movable, outcome, place
+from ..strategies import norm_pending, whole_along
 from ..targets import lookup
 
 _HANDLERS = "torch.distributed.tensor:DTensor._op_dispatcher._custom_op_handlers"
@@ -80,16 +80,9 @@ def _make(original: Callable[..., Any], outputs: int, is_mean: bool) -> Callable
         if isinstance(dims, int):
             dims = [dims]
         dims = [dim % ndim for dim in dims] if dims else list(range(ndim))
-        if is_mean and not _uneven(tensor, dims):
+        if is_mean and not _uneven(tensor, dims) and not norm_pending(tensor):
             return original(*mesh_and_schema)
-        ((_, spec),) = input_specs(op_schema)
-
-        def placed(dim: int) -> int | None:
-            gone = 0 if keepdim else sum(reduced < dim for reduced in dims)
-            return None if dim in dims else dim - gone
-
-        kept = movable(spec.placements, placed)
-        return outcome(op_schema, [kept], [place(kept, placed)] * outputs)
+        return whole_along(op_schema, dims, keepdim=bool(keepdim), outputs=outputs)
 
     setattr(strategy, _MARK, True)
     return strategy

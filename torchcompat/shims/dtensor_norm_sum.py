@@ -1,0 +1,112 @@
+"""The sum of norms along a sharded dimension is a norm of sums."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .. import reproduce
+from ..dtensor import STRATEGIES, forget_shardings, registered
+from ..edits import AddEntries, Edit
+from ..gate import Affected
+from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..strategies import norm_pending, whole_along
+from ..targets import lookup
+
+_MARK = "_torchcompat_norms"
+
+
+def _sums() -> tuple[Any, Any]:
+    import torch
+
+    return torch.ops.aten.sum.default, torch.ops.aten.sum.dim_IntList
+
+
+def probe() -> Probe:
+    """Look which table has sums: with the rules of the newer one came that for norms."""
+    strategies = lookup(STRATEGIES, None)
+    if not isinstance(strategies, dict):
+        return drifted("DTensor keeps its strategies elsewhere")
+    found = [strategies.get(overload) for overload in _sums()]
+    if all(hasattr(strategy, _MARK) for strategy in found):
+        return absent("a pending norm is reduced before it is summed, by this shim", cured=True)
+    if all(map(callable, found)):
+        return present("a sum leaves a pending norm pending")
+    if not any(found) and all(map(registered, _sums())):
+        return absent("sums are registered with rules for one mesh dimension")
+    return drifted("DTensor's sums are registered differently")
+
+
+def _make(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original, updated=())
+    def strategy(*mesh_and_schema: Any) -> Any:  # up to 2.6 a mesh comes first
+        op_schema = mesh_and_schema[-1]
+        given: Sequence[Any] = [*op_schema.args_schema, None, None]  # the default of both
+        tensor, dims, keepdim = given[:3]
+        if not norm_pending(tensor):
+            return original(*mesh_and_schema)
+        ndim = len(tensor.shape)
+        dims = [dim % ndim for dim in dims] if dims else list(range(ndim))
+        return whole_along(op_schema, dims, keepdim=bool(keepdim))
+
+    setattr(strategy, _MARK, True)
+    return strategy
+
+
+def edits() -> Sequence[Edit]:
+    """Reduce a pending norm first; every other sum takes torch's own strategy."""
+
+    def entries() -> Mapping[Any, Any]:
+        return {overload: _make(lookup(STRATEGIES)[overload]) for overload in _sums()}
+
+    return [AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)]
+
+
+def norms() -> None:
+    """The norms of rows and columns, summed; and other sums."""
+    import torch
+
+    def sums(x: Any, _: Any) -> Any:
+        y = x.detach()  # norms have no backward on older builds
+        return (
+            *(torch.linalg.vector_norm(y, 2, dim=dim).sum() for dim in (0, 1)),
+            y.norm(dim=1, keepdim=True).sum(0),
+            y.norm(dim=0, keepdim=True).sum(1, keepdim=True),
+            torch.linalg.vector_norm(y, 3, dim=1).sum(),
+            *(x.sum(), x.sum(1), y.norm()),
+        )
+
+    reproduce.assert_same_sharded(sums, shape=(5, 6))
+
+
+SHIM = Shim(
+    key="dtensor_norm_sum",
+    summary="the sum of norms along a sharded dimension of a DTensor is wrong",
+    symptom=(
+        "No error: torch.linalg.vector_norm(x, dim=1).sum() of a tensor sharded along dim 1 is too small"
+    ),
+    cause=(
+        "A norm along a sharded dimension waits for its reduction, in which the ranks' parts add up as "
+        "squares. A sum leaves it waiting, and the ranks' sums are then put together so."
+    ),
+    cure="A pending norm is reduced before it is summed.",
+    upstream=("https://github.com/pytorch/pytorch/pull/172288",),
+    affected=Affected(since="2.5.0", fixed_in=("2.14.0",)),
+    modules=("torch.distributed.tensor",),
+    probe=probe,
+    edits=edits,
+    reproducers=(
+        Reproducer(
+            name="norms",
+            run=norms,
+            expect=r"AssertionError: .*output \d+ differs",
+            ranks=2,
+            runnable=Affected(since="2.5.0"),
+            needs="the public torch.distributed.tensor",
+            preload=("torch.distributed.tensor", "torch._dynamo"),
+        ),
+    ),
+    removable_when="the oldest torch you support is 2.14",
+    notes="Costs an all-reduce of the norms where they are summed before anything else.",
+)
