@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -113,51 +114,54 @@ def edits() -> Sequence[Edit]:
     ]
 
 
-def _compare(shape: tuple[int, ...], reductions: Sequence[str], weighted: bool = True) -> None:
+def _compare(
+    shape: tuple[int, ...], reductions: Sequence[str], *, some: bool = True, logits: bool = True
+) -> None:
+    """Compare the two losses that stand for all (``some``), or all; with logits from 2.12 on."""
     import torch
+    from torch.distributed.tensor import Shard
     from torch.nn import functional as f
 
     for reduction in reductions:
 
         def losses(x: Any, place: Any, reduction: str = reduction) -> Any:
-            y = place(torch.linspace(-2, 2, 30).view(shape))
+            y = place(torch.linspace(-2, 2, math.prod(shape)).view(shape))
             likely, labels = x.sigmoid(), (y > 0).float()
-            values = [
-                f.mse_loss(x, y, reduction=reduction),
-                f.smooth_l1_loss(x, y, reduction=reduction, beta=0.7),
-                f.huber_loss(x, y, reduction=reduction, delta=0.6),
-                f.soft_margin_loss(x, y.sign(), reduction=reduction),
-                f.binary_cross_entropy(likely, labels, reduction=reduction),
-            ]
-            if weighted:
-                weights = place(torch.linspace(0.5, 2, 30).view(shape))
-                columns = place(torch.linspace(0.5, 2, shape[1])[None].expand(shape).contiguous())[:1]
+            values = [f.mse_loss(x, y, reduction=reduction)]
+            if not some:
                 values += [
-                    f.binary_cross_entropy_with_logits(x, labels, reduction=reduction),
+                    f.smooth_l1_loss(x, y, reduction=reduction, beta=0.7),
+                    f.huber_loss(x, y, reduction=reduction, delta=0.6),
+                    f.soft_margin_loss(x, y.sign(), reduction=reduction),
+                    f.binary_cross_entropy(likely, labels, reduction=reduction),
+                ]
+            if logits:
+                weights = place(torch.linspace(0.5, 2, math.prod(shape)).view(shape))
+                row = place(torch.linspace(0.5, 2, shape[1])[None].expand(shape).contiguous())[:1]
+                values += [
                     f.binary_cross_entropy(likely, labels, weights, reduction=reduction),
-                    f.binary_cross_entropy_with_logits(x, labels, weights, reduction=reduction),
                     f.binary_cross_entropy_with_logits(
-                        x, labels, pos_weight=columns, reduction=reduction
+                        x, labels, weights, pos_weight=row, reduction=reduction
                     ),
                 ]
             return values
 
-        reproduce.assert_same_sharded(losses, shape=shape)
+        reproduce.assert_same_sharded(losses, shape=shape, placements=[Shard(0), Shard(1)])
 
 
 def mean_of_even_shards() -> None:
     """``reduction="mean"`` where every rank has as many elements: values and gradients."""
-    _compare((6, 5), ("mean",), weighted=False)
+    _compare((6, 10), ("mean",), some=False, logits=False)
 
 
 def mean_of_uneven_shards() -> None:
-    """``reduction="mean"`` of 5 rows, or of 6 columns, over two ranks."""
+    """``reduction="mean"`` of 5 rows over two ranks, and of 6 columns."""
     _compare((5, 6), ("mean",))
 
 
 def sum_and_none() -> None:
     """The other two reductions, whose gradients were right wherever there was a strategy."""
-    _compare((5, 6), ("sum", "none"))
+    _compare((5, 6), ("sum", "none"), some=False)
 
 
 def every_reduction() -> None:

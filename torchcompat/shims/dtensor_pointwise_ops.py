@@ -221,7 +221,7 @@ SHIM = Shim(
             preload=("torch.distributed.tensor", "torch._dynamo"),
         )
         for run, affected in _REPRODUCERS
-        for ranks in (1, 2)
+        for ranks in ((1, 2) if affected is None else (2,))
     ),
     removable_when="torch registers strategies for the backwards of hardtanh, hardswish and log_sigmoid",
     notes=(
