@@ -11,25 +11,35 @@ from typing import Any
 from .targets import lookup
 
 __all__ = [
+    "HANDLERS",
     "PROPAGATOR",
+    "REDISTRIBUTE",
     "SCHEMA_INFO",
+    "SINGLE_DIM",
     "STRATEGIES",
     "forget_shardings",
     "registered",
 ]
 
-PROPAGATOR = "torch.distributed.tensor:DTensor._op_dispatcher.sharding_propagator"
+#: The method that brings a call's inputs to the placements that its operator needs.
+REDISTRIBUTE = "torch.distributed.tensor._dispatch:OpDispatcher.redistribute_local_args"
+_DISPATCHER = "torch.distributed.tensor:DTensor._op_dispatcher"
+#: A dict from overload to a function that is called in place of propagation and operator.
+HANDLERS = f"{_DISPATCHER}._custom_op_handlers"
+PROPAGATOR = f"{_DISPATCHER}.sharding_propagator"
 #: A dict from overload to strategy. From 2.11 on there is a second one; this is asked first.
 STRATEGIES = f"{PROPAGATOR}.op_strategy_funcs"
 #: A dict from overload to what of its other arguments the cache of shardings has to look at.
 SCHEMA_INFO = f"{PROPAGATOR}.op_to_schema_info"
+#: A dict from overload to strategy over one mesh dimension, from 2.11 on.
+SINGLE_DIM = f"{PROPAGATOR}.op_single_dim_strategy_funcs"
 # Where an overload may be registered; builds have some of these.
-_TABLES = ("op_strategy_funcs", "op_to_rules", "op_single_dim_strategy_funcs")
+_TABLES = (STRATEGIES, f"{PROPAGATOR}.op_to_rules", SINGLE_DIM)
 
 
 def registered(overload: Any) -> bool:
     """Whether DTensor has a sharding strategy or rule for an overload, in any of its tables."""
-    tables = (lookup(f"{PROPAGATOR}.{name}", None) for name in _TABLES)
+    tables = (lookup(table, None) for table in _TABLES)
     return any(isinstance(table, Mapping) and overload in table for table in tables)
 
 

@@ -11,12 +11,12 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .dtensor import PROPAGATOR, SCHEMA_INFO, STRATEGIES, forget_shardings, registered
+from .dtensor import PROPAGATOR, SCHEMA_INFO, SINGLE_DIM, STRATEGIES, forget_shardings, registered
 from .edits import AddEntries, Edit
 from .targets import lookup
 
 __all__ = [
-    "SINGLE_DIM",
+    "along",
     "arguments",
     "can_build",
     "decomposes",
@@ -30,11 +30,10 @@ __all__ = [
     "refuse_partial",
     "register",
     "settled",
+    "tensors",
     "whole_along",
 ]
 
-#: A dict from overload to strategy over one mesh dimension, from 2.11 on.
-SINGLE_DIM = f"{PROPAGATOR}.op_single_dim_strategy_funcs"
 _SINGLE_DIM_INFO = f"{PROPAGATOR}.op_to_schema_info_for_single_dim_strategy"
 _SCHEMA = "torch.distributed.tensor._op_schema"
 
@@ -191,32 +190,45 @@ def outcome(schema: Any, inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequ
     return strategy(*outputs)
 
 
+def along(named: Mapping[str, Any], ndim: int) -> tuple[int, ...]:
+    """Return the dimensions that a call's arguments name, from 0 on; all where they name none."""
+    found = next((named[name] for name in ("dim", "dims", "dimension") if name in named), None)
+    if found is None or found == []:
+        return tuple(range(ndim))
+    dims = found if isinstance(found, (list, tuple)) else (found,)
+    return tuple(sorted({dim % ndim for dim in dims})) if ndim else ()
+
+
+def tensors(argument: Any) -> list[Any]:
+    """Return what stands for a tensor, or for a list of them, each; nothing for anything else."""
+    if hasattr(argument, "strategies"):
+        return [argument]
+    listed: Any = getattr(argument, "children", None) or getattr(argument, "childs", ())  # to 2.8
+    return list(listed)
+
+
 def norm_pending(tensor: Any) -> bool:
     """Whether a tensor is a norm whose reduction is pending, which adds up as powers."""
     placements = tensor.strategies[0].output_spec.placements
     return any(getattr(placement, "norm_type", None) is not None for placement in placements)
 
 
-def whole_along(schema: Any, dims: Sequence[int], *, keepdim: bool, outputs: int = 1) -> Any:
+def whole_along(schema: Any) -> Any:
     """Build the strategy of a reduction that must see all of the dimensions it reduces.
 
     The one tensor among the arguments stays sharded along the other dimensions; what is
     partial is reduced first.
-
-    Args:
-        schema: what the strategy function got.
-        dims: the reduced dimensions, from 0 on.
-        keepdim: whether they stay, with size 1.
-        outputs: how many tensors the operator returns, all of one shape.
     """
     ((_, spec),) = input_specs(schema)
+    named = arguments(schema)
+    dims = along(named, len(spec.shape))
 
     def moved(dim: int) -> int | None:
-        gone = 0 if keepdim else sum(reduced < dim for reduced in dims)
+        gone = 0 if named.get("keepdim", False) else sum(reduced < dim for reduced in dims)
         return None if dim in dims else dim - gone
 
     kept = movable(spec.placements, moved)
-    return outcome(schema, [kept], [place(kept, moved)] * outputs)
+    return outcome(schema, [kept], [place(kept, moved)] * len(schema.op._schema.returns))
 
 
 def refuse_partial(strategy: Callable[..., Any]) -> Callable[..., Any]:
@@ -229,8 +241,7 @@ def refuse_partial(strategy: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(strategy, updated=())
     def checked(*given: Any) -> Any:
         schema = given[-1]  # a mesh comes first up to 2.7
-        first = schema.args_schema[0]
-        for written in getattr(first, "children", None) or getattr(first, "childs", None) or [first]:
+        for written in tensors(schema.args_schema[0]):
             placements = written.strategies[0].output_spec.placements
             if any(placement.is_partial() for placement in placements):
                 raise RuntimeError(

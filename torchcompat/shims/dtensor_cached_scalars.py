@@ -8,22 +8,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import PROPAGATOR
+from ..dtensor import PROPAGATOR, REDISTRIBUTE
 from ..edits import Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
 
-_MOVE = "torch.distributed.tensor._dispatch:OpDispatcher.redistribute_local_args"
 # Operators whose sizes DTensor itself adjusts to the local shard; their sizes are in the key.
 _ADJUSTED = f"{PROPAGATOR}.op_to_shape_and_stride_idx"
 
 
 def probe() -> Probe:
     """Look whether the function can tell the call's own arguments from the cached ones."""
-    if is_replaced(_MOVE):
+    if is_replaced(REDISTRIBUTE):
         return absent("the call's own arguments are used, by this shim", cured=True)
-    function = getattr(lookup(_MOVE, None), "__func__", None)
+    function = getattr(lookup(REDISTRIBUTE, None), "__func__", None)
     if not inspect.isfunction(function) or not isinstance(lookup(_ADJUSTED, None), dict):
         return drifted("DTensor's dispatcher is written differently")
     names = inspect.signature(function).parameters
@@ -54,7 +53,7 @@ def edits() -> Sequence[Edit]:
 
         return redistribute_local_args
 
-    return [ReplaceAttr(_MOVE, make)]
+    return [ReplaceAttr(REDISTRIBUTE, make)]
 
 
 def divided_sum() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
+from ..dtensor import SINGLE_DIM
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..strategies import (
-    SINGLE_DIM,
+    along,
     arguments,
     can_build,
     decomposes,
@@ -83,16 +84,16 @@ def _strategy(schema: Any, *, drops: bool) -> Any:
     named = arguments(schema)
     specs = [spec for _, spec in input_specs(schema)]
     shape = specs[0].shape
-    along = _along(named, len(shape))
+    dims = along(named, len(shape))
     # whatever has as many dimensions goes with the first input, and has to have its sizes there
     fellows = [spec for spec in specs if len(spec.shape) == len(shape)]
 
     def stays(dim: int) -> int | None:
         same = all(spec.shape[dim] == shape[dim] for spec in fellows)
-        return dim if dim not in along and same else None
+        return dim if dim not in dims and same else None
 
     def shifted(dim: int) -> int:
-        return dim - sum(worked < dim for worked in along)
+        return dim - sum(worked < dim for worked in dims)
 
     kept = place(specs[0].placements, stays)
     if drops and not named.get("keepdim", False):
@@ -103,16 +104,8 @@ def _strategy(schema: Any, *, drops: bool) -> Any:
     nowhere = place(kept, lambda dim: None)
     inputs = [kept if len(spec.shape) == len(shape) else nowhere for spec in specs]
     returns = schema.op._schema.returns
-    count = shape[along[0]] if str(returns[0].type) == "List[Tensor]" else len(returns)
+    count = shape[dims[0]] if str(returns[0].type) == "List[Tensor]" else len(returns)
     return outcome(schema, inputs, [placed] * count)
-
-
-def _along(named: Mapping[str, Any], ndim: int) -> tuple[int, ...]:
-    found = next((named[name] for name in ("dim", "dims", "dimension") if name in named), None)
-    if found is None or found == []:
-        return tuple(range(ndim))
-    dims = found if isinstance(found, (list, tuple)) else (found,)
-    return tuple(sorted({dim % ndim for dim in dims})) if ndim else ()
 
 
 def probe() -> Probe:

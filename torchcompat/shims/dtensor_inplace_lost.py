@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
+from ..dtensor import REDISTRIBUTE
 from ..edits import Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
 
-_MOVE = "torch.distributed.tensor._dispatch:OpDispatcher.redistribute_local_args"
 _DISPATCH = "torch.distributed.tensor._dispatch:OpDispatcher.dispatch"
 _MARK = "_torchcompat_refuses"
 
 
 def probe() -> Probe:
     """Look whether the dispatcher compares an in-place operator's placement with its result's."""
-    move = getattr(lookup(_MOVE, None), "__func__", None)
+    move = getattr(lookup(REDISTRIBUTE, None), "__func__", None)
     if hasattr(move, _MARK):
         return absent("an in-place operator on a copy is refused, by this shim", cured=True)
     dispatch = lookup(_DISPATCH, None)
@@ -28,7 +28,7 @@ def probe() -> Probe:
         return drifted("DTensor's dispatcher is written differently")
     if "redistribute_local_args" not in dispatch.__code__.co_names:
         return absent("another function dispatches")
-    if not is_replaced(_MOVE) and list(inspect.signature(move).parameters)[:2] != [
+    if not is_replaced(REDISTRIBUTE) and list(inspect.signature(move).parameters)[:2] != [
         "op_info",
         "suggested_input_schema",
     ]:
@@ -60,7 +60,7 @@ def edits() -> Sequence[Edit]:
         setattr(redistribute_local_args, _MARK, True)
         return redistribute_local_args
 
-    return [ReplaceAttr(_MOVE, make)]
+    return [ReplaceAttr(REDISTRIBUTE, make)]
 
 
 def _written(change: Callable[[Any], Any], want: float) -> None:

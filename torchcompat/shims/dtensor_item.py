@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
+from ..dtensor import HANDLERS
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
-
-_HANDLERS = "torch.distributed.tensor:DTensor._op_dispatcher._custom_op_handlers"
 
 
 def probe() -> Probe:
     """Look whether anybody handles the operator that item, float, int and bool dispatch."""
     import torch
 
-    handlers = lookup(_HANDLERS, None)
+    handlers = lookup(HANDLERS, None)
     if not isinstance(handlers, dict):
         return drifted("DTensor keeps its handlers elsewhere")
     if torch.ops.aten._local_scalar_dense.default in handlers:
@@ -38,7 +37,7 @@ def edits() -> Sequence[Edit]:
 
         return {torch.ops.aten._local_scalar_dense.default: _item}
 
-    return [AddEntries(_HANDLERS, entries)]
+    return [AddEntries(HANDLERS, entries)]
 
 
 def numbers() -> None:

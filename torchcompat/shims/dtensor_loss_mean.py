@@ -3,62 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import SCHEMA_INFO, STRATEGIES, forget_shardings
-from ..edits import AddEntries, Edit
+from ..dtensor import STRATEGIES
+from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..strategies import arguments, can_build, missing, register, tensors
 from ..targets import lookup
 
-#: Operator, and where its argument ``reduction`` is; forward, then backward.
-_LOSSES = {
-    "mse_loss": 2,
-    "smooth_l1_loss": 2,
-    "huber_loss": 2,
-    "soft_margin_loss": 2,
-    "binary_cross_entropy": 3,
-    "binary_cross_entropy_with_logits": 4,
-    "mse_loss_backward": 3,
-    "smooth_l1_loss_backward": 3,
-    "huber_loss_backward": 3,
-    "soft_margin_loss_backward": 3,
-    "binary_cross_entropy_backward": 4,
-}
+_LOSSES = (
+    *("mse_loss.default", "mse_loss_backward.default"),
+    *("smooth_l1_loss.default", "smooth_l1_loss_backward.default"),
+    *("huber_loss.default", "huber_loss_backward.default"),
+    *("soft_margin_loss.default", "soft_margin_loss_backward.default"),
+    *("binary_cross_entropy.default", "binary_cross_entropy_backward.default"),
+    "binary_cross_entropy_with_logits.default",
+)
 _NONE, _MEAN = 0, 1  # of torch's reductions; 2 is the sum
-
-
-def _overloads() -> dict[Any, int]:
-    import torch
-
-    return {getattr(torch.ops.aten, name).default: at for name, at in _LOSSES.items()}
 
 
 def probe() -> Probe:
     """Look which of the losses have a strategy: no build's own knows of uneven shards."""
-    strategies = lookup(STRATEGIES, None)
-    if not isinstance(strategies, dict) or not isinstance(lookup(SCHEMA_INFO, None), dict):
+    if not isinstance(lookup(STRATEGIES, None), dict) or not can_build():
         return drifted("DTensor keeps its strategies elsewhere")
-    missing = [overload for overload in _overloads() if overload not in strategies]
-    if not missing:
+    lacking = len([*missing(_LOSSES)])
+    if not lacking:
         return absent("every loss has a strategy", cured=True)
-    return present(f"{len(missing)} of {len(_LOSSES)} losses have no strategy of their own")
+    return present(f"{lacking} of {len(_LOSSES)} losses have no strategy of their own")
 
 
-def _make_strategy(reduction_at: int, backward: bool) -> Callable[[Any], Any]:
+def _make_strategy(backward: bool) -> Callable[..., Any]:
     def strategy(*mesh_and_schema: Any) -> Any:  # up to 2.6 a mesh comes first
+        import torch
         from torch.distributed.tensor import Partial, Replicate, Shard
         from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
 
         op_schema = mesh_and_schema[-1]
-        arguments = op_schema.args_schema
-        inputs = [argument for argument in arguments if hasattr(argument, "strategies")]
-        # The dispatcher leaves out arguments that have their default.
-        reduction = arguments[reduction_at] if len(arguments) > reduction_at else _MEAN
+        inputs = [tensor for argument in op_schema.args_schema for tensor in tensors(argument)]
+        reduction = arguments(op_schema)["reduction"]
         operands = inputs[1:] if backward else inputs
-        shape = _broadcast([tuple(operand.shape) for operand in operands])
+        shape = tuple(torch.broadcast_shapes(*(operand.shape for operand in operands)))
         mesh = inputs[0].strategies[0].output_spec.mesh
 
         def shard(operand: Any, dim: int) -> Any:
@@ -83,35 +70,12 @@ def _make_strategy(reduction_at: int, backward: bool) -> Callable[[Any], Any]:
     return strategy
 
 
-def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    import torch
-
-    return tuple(torch.broadcast_shapes(*shapes))
-
-
 def edits() -> Sequence[Edit]:
     """Register a strategy that knows the reduction, where torch registers none."""
-
-    def missing() -> dict[Any, int]:
-        strategies = lookup(STRATEGIES)
-        return {overload: at for overload, at in _overloads().items() if overload not in strategies}
-
-    def strategies() -> Mapping[Any, Any]:
-        return {
-            overload: _make_strategy(at, "backward" in str(overload))
-            for overload, at in missing().items()
-        }
-
-    def information() -> Mapping[Any, Any]:
-        from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
-
-        return {overload: RuntimeSchemaInfo(static_argnum=at) for overload, at in missing().items()}
-
-    return [
-        # torch notes an operator's information once it has met it without a strategy.
-        AddEntries(SCHEMA_INFO, information, replace=True),
-        AddEntries(STRATEGIES, strategies, settle=forget_shardings),
-    ]
+    forward, backward = _make_strategy(backward=False), _make_strategy(backward=True)
+    return register(
+        {overload: backward if "backward" in str(overload) else forward for overload in missing(_LOSSES)}
+    )
 
 
 def _compare(

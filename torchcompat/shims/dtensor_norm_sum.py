@@ -42,13 +42,9 @@ def _make(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original, updated=())
     def strategy(*mesh_and_schema: Any) -> Any:  # up to 2.6 a mesh comes first
         op_schema = mesh_and_schema[-1]
-        given: Sequence[Any] = [*op_schema.args_schema, None, None]  # the default of both
-        tensor, dims, keepdim = given[:3]
-        if not norm_pending(tensor):
-            return original(*mesh_and_schema)
-        ndim = len(tensor.shape)
-        dims = [dim % ndim for dim in dims] if dims else list(range(ndim))
-        return whole_along(op_schema, dims, keepdim=bool(keepdim))
+        if norm_pending(op_schema.args_schema[0]):
+            return whole_along(op_schema)
+        return original(*mesh_and_schema)
 
     setattr(strategy, _MARK, True)
     return strategy

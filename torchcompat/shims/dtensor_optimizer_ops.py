@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import STRATEGIES
+from ..dtensor import SINGLE_DIM, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import SINGLE_DIM, can_build, held, missing, refuse_partial, register
+from ..strategies import can_build, held, missing, refuse_partial, register
 
 _MODEL = "_fused_adam_.default"
 # Where each keeps the steps, one number per parameter, which may be on a smaller mesh.

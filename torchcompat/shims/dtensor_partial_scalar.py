@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import SCHEMA_INFO, STRATEGIES, forget_shardings
+from ..dtensor import REDISTRIBUTE, SCHEMA_INFO, STRATEGIES, forget_shardings
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..strategies import norm_pending, tensors
 from ..targets import lookup
 
-_MOVE = "torch.distributed.tensor._dispatch:OpDispatcher.redistribute_local_args"
 _MARK = "_torchcompat_reduces"
 
 
@@ -54,34 +54,23 @@ def probe() -> Probe:
     return present("a number is added to a pending sum on every rank")
 
 
-def _tensors(op_schema: Any) -> Iterator[Any]:
-    for argument in op_schema.args_schema:
-        if hasattr(argument, "strategies"):
-            yield argument
-        else:  # of a list of tensors; called childs up to 2.8
-            yield from getattr(argument, "children", getattr(argument, "childs", ()))
-
-
 def _must_reduce(op_schema: Any) -> bool:
     """Whether a pending reduction cannot stay pending through this call."""
     from torch.distributed.tensor.placement_types import Partial
 
-    tensors = list(_tensors(op_schema))
-    pending = [
-        placement
-        for tensor in tensors
-        for placement in tensor.strategies[0].output_spec.placements
-        if placement.is_partial()
-    ]
+    given = [tensors(argument) for argument in op_schema.args_schema]
+    inputs = [tensor for listed in given for tensor in listed]
     # A norm's partial results add up as powers; those of a lookup in a sharded table do add up.
-    if any(getattr(placement, "norm_type", None) is not None for placement in pending):
+    if any(map(norm_pending, inputs)):
         return True
-    adds_number = "add" in str(op_schema.op) and not all(
-        hasattr(argument, "strategies") or hasattr(argument, "children") or hasattr(argument, "childs")
-        for argument in op_schema.args_schema[:2]
+    if "add" not in str(op_schema.op) or all(given[:2]):
+        return False
+    return any(
+        placement.is_partial()
+        and (type(placement) is not Partial or placement.reduce_op not in ("avg", "max", "min"))
+        for tensor in inputs
+        for placement in tensor.strategies[0].output_spec.placements
     )
-    sums = (p for p in pending if type(p) is not Partial or p.reduce_op not in ("avg", "max", "min"))
-    return adds_number and any(True for _ in sums)
 
 
 def _make(original: Callable[..., Any], reducing: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +111,7 @@ def edits() -> Sequence[Edit]:
         }
 
     changes = [AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)]
-    if "use_val_from_redistribute_schema" not in lookup(_MOVE).__func__.__code__.co_varnames:
+    if "use_val_from_redistribute_schema" not in lookup(REDISTRIBUTE).__func__.__code__.co_varnames:
         # Up to 2.8 what is reduced first runs with the number that the cache was made with: see
         # dtensor_cached_scalars. With the number in its key, this holds without that shim too.
         changes.insert(0, AddEntries(SCHEMA_INFO, keys, replace=True))

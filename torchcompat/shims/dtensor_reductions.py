@@ -8,23 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import STRATEGIES, forget_shardings
+from ..dtensor import HANDLERS, STRATEGIES, forget_shardings
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import norm_pending, whole_along
+from ..strategies import along, arguments, norm_pending, whole_along
 from ..targets import lookup
 
-_HANDLERS = "torch.distributed.tensor:DTensor._op_dispatcher._custom_op_handlers"
 _MARK = "_torchcompat_whole"
 
 
-def _faulty() -> dict[Any, int] | None:
-    """What this build puts together wrongly, and its number of outputs; None for unknown code."""
+def _faulty() -> list[Any] | None:
+    """What this build puts together wrongly; None for unknown code."""
     import torch
 
     aten = torch.ops.aten
-    strategies, handlers = lookup(STRATEGIES, None), lookup(_HANDLERS, None)
+    strategies, handlers = lookup(STRATEGIES, None), lookup(HANDLERS, None)
     if not isinstance(strategies, dict) or not isinstance(handlers, dict):
         return None
     found = strategies.get(aten.all.default)
@@ -32,12 +31,11 @@ def _faulty() -> dict[Any, int] | None:
     table = getattr(_unwrapped(found), "__globals__", {}).get("LINEAR_REDUCTION_OP_MAP")
     if not isinstance(table, dict):
         return None
-    faulty = {}
+    faulty = []
     if table.get(aten.all.default) == "sum":  # which is any(); means were mended with it
-        overloads = (aten.all.default, aten.all.dim, aten.mean.default, aten.mean.dim)
-        faulty.update(dict.fromkeys(overloads, 1))
+        faulty += [aten.all.default, aten.all.dim, aten.mean.default, aten.mean.dim]
     if aten.max.dim not in handlers:
-        faulty.update(dict.fromkeys((aten.max.dim, aten.min.dim), 2))
+        faulty += [aten.max.dim, aten.min.dim]
     return faulty if all(map(callable, map(strategies.get, faulty))) else None
 
 
@@ -70,19 +68,15 @@ def _uneven(tensor: Any, dims: Sequence[int]) -> bool:
     return False
 
 
-def _make(original: Callable[..., Any], outputs: int, is_mean: bool) -> Callable[..., Any]:
+def _make(original: Callable[..., Any], is_mean: bool) -> Callable[..., Any]:
     @functools.wraps(original, updated=())
     def strategy(*mesh_and_schema: Any) -> Any:  # up to 2.6 a mesh comes first
         op_schema = mesh_and_schema[-1]
-        given: Sequence[Any] = [*op_schema.args_schema, None, None]  # the default of both
-        tensor, dims, keepdim = given[:3]
-        ndim = len(tensor.shape)
-        if isinstance(dims, int):
-            dims = [dims]
-        dims = [dim % ndim for dim in dims] if dims else list(range(ndim))
+        tensor = op_schema.args_schema[0]
+        dims = along(arguments(op_schema), len(tensor.shape))
         if is_mean and not _uneven(tensor, dims) and not norm_pending(tensor):
             return original(*mesh_and_schema)
-        return whole_along(op_schema, dims, keepdim=bool(keepdim), outputs=outputs)
+        return whole_along(op_schema)
 
     setattr(strategy, _MARK, True)
     return strategy
@@ -93,8 +87,8 @@ def edits() -> Sequence[Edit]:
 
     def entries() -> Mapping[Any, Any]:
         return {
-            overload: _make(lookup(STRATEGIES)[overload], outputs, "mean" in str(overload))
-            for overload, outputs in (_faulty() or {}).items()
+            overload: _make(lookup(STRATEGIES)[overload], "mean" in str(overload))
+            for overload in _faulty() or ()
         }
 
     return [AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)]
