@@ -13,6 +13,7 @@ from typing import Any
 
 from .dtensor import PROPAGATOR, SCHEMA_INFO, SINGLE_DIM, STRATEGIES, forget_shardings, registered
 from .edits import AddEntries, Edit
+from .errors import TargetDriftError
 from .targets import lookup
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "movable",
     "norm_pending",
     "outcome",
+    "overridden",
+    "override",
     "place",
     "refuse_partial",
     "register",
@@ -35,6 +38,7 @@ __all__ = [
 ]
 
 _SINGLE_DIM_INFO = f"{PROPAGATOR}.op_to_schema_info_for_single_dim_strategy"
+_OVERRIDDEN = "_torchcompat_overridden"
 _SCHEMA = "torch.distributed.tensor._op_schema"
 
 
@@ -101,6 +105,43 @@ def register(
         # torch notes one of its own once it has tried to decompose an operator
         AddEntries(schema_info, infos, replace=True, settle=forget_shardings),
     ]
+
+
+def override(instead: Mapping[Any, Callable[..., Any]]) -> Edit:
+    """Declare the edit that asks functions before torch's strategies of some overloads.
+
+    Args:
+        instead: a function for each overload. It gets what the strategy gets, an operator's
+            schema and up to 2.6 a mesh before it, and returns a strategy, or None to take
+            torch's own.
+    """
+
+    def entries() -> Mapping[Any, Any]:
+        strategies = lookup(STRATEGIES)
+        for overload in instead:
+            if overload not in strategies:
+                raise TargetDriftError(STRATEGIES, f"has no strategy for {overload}")
+        return {overload: _asking(ask, strategies[overload]) for overload, ask in instead.items()}
+
+    return AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)
+
+
+def _asking(ask: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original, updated=())
+    def strategy(*mesh_and_schema: Any) -> Any:
+        answer = ask(*mesh_and_schema)
+        return original(*mesh_and_schema) if answer is None else answer
+
+    setattr(strategy, _OVERRIDDEN, True)
+    return strategy
+
+
+def overridden(overloads: Iterable[Any]) -> bool:
+    """Whether all these overloads are those of an :func:`override`."""
+    strategies = lookup(STRATEGIES, None)
+    return isinstance(strategies, Mapping) and all(
+        hasattr(strategies.get(overload), _OVERRIDDEN) for overload in overloads
+    )
 
 
 # -- writing a strategy --------------------------------------------------------------

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import STRATEGIES, forget_shardings, registered
-from ..edits import AddEntries, Edit
+from ..dtensor import STRATEGIES, registered
+from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import norm_pending, whole_along
+from ..strategies import norm_pending, overridden, override, whole_along
 from ..targets import lookup
-
-_MARK = "_torchcompat_norms"
 
 
 def _sums() -> tuple[Any, Any]:
@@ -29,7 +26,7 @@ def probe() -> Probe:
     if not isinstance(strategies, dict):
         return drifted("DTensor keeps its strategies elsewhere")
     found = [strategies.get(overload) for overload in _sums()]
-    if all(hasattr(strategy, _MARK) for strategy in found):
+    if overridden(_sums()):
         return absent("a pending norm is reduced before it is summed, by this shim", cured=True)
     if all(map(callable, found)):
         return present("a sum leaves a pending norm pending")
@@ -38,25 +35,14 @@ def probe() -> Probe:
     return drifted("DTensor's sums are registered differently")
 
 
-def _make(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original, updated=())
-    def strategy(*mesh_and_schema: Any) -> Any:  # up to 2.6 a mesh comes first
-        op_schema = mesh_and_schema[-1]
-        if norm_pending(op_schema.args_schema[0]):
-            return whole_along(op_schema)
-        return original(*mesh_and_schema)
-
-    setattr(strategy, _MARK, True)
-    return strategy
+def _reducing(*mesh_and_schema: Any) -> Any:
+    op_schema = mesh_and_schema[-1]
+    return whole_along(op_schema) if norm_pending(op_schema.args_schema[0]) else None
 
 
 def edits() -> Sequence[Edit]:
     """Reduce a pending norm first; every other sum takes torch's own strategy."""
-
-    def entries() -> Mapping[Any, Any]:
-        return {overload: _make(lookup(STRATEGIES)[overload]) for overload in _sums()}
-
-    return [AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)]
+    return [override(dict.fromkeys(_sums(), _reducing))]
 
 
 def norms() -> None:

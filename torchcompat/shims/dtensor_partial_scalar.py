@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import REDISTRIBUTE, SCHEMA_INFO, STRATEGIES, forget_shardings
+from ..dtensor import REDISTRIBUTE, SCHEMA_INFO, STRATEGIES
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import norm_pending, tensors
+from ..strategies import norm_pending, overridden, override, tensors
 from ..targets import lookup
-
-_MARK = "_torchcompat_reduces"
 
 
 def _pairs() -> dict[Any, Any]:
@@ -42,7 +39,7 @@ def probe() -> Probe:
         return drifted("DTensor keeps its strategies elsewhere")
     pairs = _pairs()
     found = [strategies.get(overload) for overload in pairs]
-    if all(hasattr(strategy, _MARK) for strategy in found):
+    if overridden(pairs):
         return absent("a pending sum is reduced before a number is added, by this shim", cured=True)
     if not all(map(callable, (*found, *map(strategies.get, pairs.values())))):
         return drifted("DTensor's additions are registered differently")
@@ -73,33 +70,21 @@ def _must_reduce(op_schema: Any) -> bool:
     )
 
 
-def _make(original: Callable[..., Any], reducing: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original, updated=())
-    def strategy(*mesh_and_schema: Any) -> Any:  # up to 2.6 a mesh comes first
-        op_schema = mesh_and_schema[-1]
-        if not _must_reduce(op_schema):
-            return original(*mesh_and_schema)
-        name = str(op_schema.op)
-        if name.partition(".")[2].partition(".")[0].endswith("_"):
-            raise RuntimeError(
-                f"{name} in place on a DTensor whose reduction is pending cannot keep its placement; "
-                f"use the operator that returns a new tensor, or redistribute to Replicate() first"
-            )
-        return reducing(*mesh_and_schema)
-
-    setattr(strategy, _MARK, True)
-    return strategy
+def _reducing(*mesh_and_schema: Any) -> Any:
+    op_schema = mesh_and_schema[-1]
+    if not _must_reduce(op_schema):
+        return None
+    name = str(op_schema.op)
+    if name.partition(".")[2].partition(".")[0].endswith("_"):
+        raise RuntimeError(
+            f"{name} in place on a DTensor whose reduction is pending cannot keep its placement; "
+            f"use the operator that returns a new tensor, or redistribute to Replicate() first"
+        )
+    return lookup(STRATEGIES)[_pairs()[op_schema.op]](*mesh_and_schema)
 
 
 def edits() -> Sequence[Edit]:
     """Ask the strategy that reduces, where the pending reduction cannot wait."""
-
-    def entries() -> Mapping[Any, Any]:
-        strategies = lookup(STRATEGIES)
-        return {
-            overload: _make(strategies[overload], strategies[other])
-            for overload, other in _pairs().items()
-        }
 
     def keys() -> Mapping[Any, Any]:
         from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
@@ -110,7 +95,7 @@ def edits() -> Sequence[Edit]:
             for overload in _pairs()
         }
 
-    changes = [AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)]
+    changes = [override(dict.fromkeys(_pairs(), _reducing))]
     if "use_val_from_redistribute_schema" not in lookup(REDISTRIBUTE).__func__.__code__.co_varnames:
         # Up to 2.8 what is reduced first runs with the number that the cache was made with: see
         # dtensor_cached_scalars. With the number in its key, this holds without that shim too.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import HANDLERS, STRATEGIES, forget_shardings
-from ..edits import AddEntries, Edit
+from ..dtensor import HANDLERS, STRATEGIES
+from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import along, arguments, norm_pending, whole_along
+from ..strategies import along, arguments, norm_pending, overridden, override, whole_along
 from ..targets import lookup
-
-_MARK = "_torchcompat_whole"
 
 
 def _faulty() -> list[Any] | None:
@@ -46,8 +43,7 @@ def probe() -> Probe:
         return drifted("DTensor's reductions are written differently")
     if not faulty:
         return absent("all() is no sum, and the indices of max(dim) have a handler")
-    strategies = lookup(STRATEGIES)
-    if all(hasattr(strategies[overload], _MARK) for overload in faulty):
+    if overridden(faulty):
         return absent("what is not linear sees whole dimensions, by this shim", cured=True)
     return present(f"put together from the shards' results: {', '.join(map(str, faulty))}")
 
@@ -68,30 +64,19 @@ def _uneven(tensor: Any, dims: Sequence[int]) -> bool:
     return False
 
 
-def _make(original: Callable[..., Any], is_mean: bool) -> Callable[..., Any]:
-    @functools.wraps(original, updated=())
-    def strategy(*mesh_and_schema: Any) -> Any:  # up to 2.6 a mesh comes first
-        op_schema = mesh_and_schema[-1]
-        tensor = op_schema.args_schema[0]
-        dims = along(arguments(op_schema), len(tensor.shape))
-        if is_mean and not _uneven(tensor, dims) and not norm_pending(tensor):
-            return original(*mesh_and_schema)
-        return whole_along(op_schema)
-
-    setattr(strategy, _MARK, True)
-    return strategy
+def _whole(*mesh_and_schema: Any) -> Any:
+    op_schema = mesh_and_schema[-1]
+    tensor = op_schema.args_schema[0]
+    dims = along(arguments(op_schema), len(tensor.shape))
+    is_mean = "mean" in str(op_schema.op)
+    if is_mean and not _uneven(tensor, dims) and not norm_pending(tensor):
+        return None
+    return whole_along(op_schema)
 
 
 def edits() -> Sequence[Edit]:
     """Replace the strategies by some that gather what is reduced, where that is needed."""
-
-    def entries() -> Mapping[Any, Any]:
-        return {
-            overload: _make(lookup(STRATEGIES)[overload], "mean" in str(overload))
-            for overload in _faulty() or ()
-        }
-
-    return [AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)]
+    return [override(dict.fromkeys(_faulty() or (), _whole))]
 
 
 def all_of_them() -> None:
