@@ -70,7 +70,8 @@ FLOORS = [
     ("moved",),
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache", "entries"),
     ("strategies",),
-    ("edits", "bounds", "dtensor", "adafactor"),
+    ("dtensor",),
+    ("edits", "bounds", "adafactor", "write_through"),
     ("targets", "gate"),
     ("api",),  # on no floor above: no engine and no shim comes with it
     ("builds", "errors", "schema", "scrub", "releases", "installation"),

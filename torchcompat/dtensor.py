@@ -5,9 +5,12 @@ Imports torch only when called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from .edits import Edit, ReplaceAttr
 from .targets import lookup
 
 __all__ = [
@@ -18,10 +21,13 @@ __all__ = [
     "SINGLE_DIM",
     "STRATEGIES",
     "forget_shardings",
+    "redistribution",
     "registered",
+    "wrap_redistribution",
 ]
 
-#: The method that brings a call's inputs to the placements that its operator needs.
+#: The function (op_info, suggested_input_schema, ...) that brings a call's inputs to the
+#: placements that its operator needs.
 REDISTRIBUTE = "torch.distributed.tensor._dispatch:OpDispatcher.redistribute_local_args"
 _DISPATCHER = "torch.distributed.tensor:DTensor._op_dispatcher"
 #: A dict from overload to a function that is called in place of propagation and operator.
@@ -33,6 +39,7 @@ STRATEGIES = f"{PROPAGATOR}.op_strategy_funcs"
 SCHEMA_INFO = f"{PROPAGATOR}.op_to_schema_info"
 #: A dict from overload to strategy over one mesh dimension, from 2.11 on.
 SINGLE_DIM = f"{PROPAGATOR}.op_single_dim_strategy_funcs"
+_WRAPPED_FOR = "_torchcompat_wrapped_for"
 # Where an overload may be registered; builds have some of these.
 _TABLES = (STRATEGIES, f"{PROPAGATOR}.op_to_rules", SINGLE_DIM)
 
@@ -56,3 +63,36 @@ def forget_shardings() -> None:
     clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if clear is not None:
         clear()
+
+
+def redistribution() -> tuple[Callable[..., Any] | None, frozenset[str]]:
+    """Return torch's own function at :data:`REDISTRIBUTE`, and for which shims it is wrapped.
+
+    The function is None where torch has it no more, or has something else there.
+    """
+    layers = list(_layers(lookup(REDISTRIBUTE, None)))
+    wrapped_for = frozenset(filter(None, (getattr(layer, _WRAPPED_FOR, None) for layer in layers)))
+    own = layers[-1] if layers and inspect.isfunction(layers[-1]) else None
+    return own, wrapped_for
+
+
+def _layers(function: Any) -> Iterator[Any]:
+    while function is not None:
+        yield function
+        function = getattr(function, "__wrapped__", None)
+
+
+def wrap_redistribution(key: str, make: Callable[[Callable[..., None]], Callable[..., None]]) -> Edit:
+    """Declare the edit of :data:`REDISTRIBUTE` for a shim.
+
+    Args:
+        key: the shim's key, by which :func:`redistribution` knows the wrapper.
+        make: makes the wrapper of what is there.
+    """
+
+    def made(original: Callable[..., None]) -> Callable[..., None]:
+        wrapper = functools.wraps(original, updated=())(make(original))
+        setattr(wrapper, _WRAPPED_FOR, key)
+        return wrapper
+
+    return ReplaceAttr(REDISTRIBUTE, made)

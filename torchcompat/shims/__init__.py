@@ -11,6 +11,8 @@ KEYS: tuple[str, ...] = (
     "dtensor_alias",
     "dtensor_cached_scalars",
     "dtensor_inplace_lost",
+    "dtensor_slice_writes",
+    "dtensor_view_pickle",
     "dtensor_loss_mean",
     "dtensor_reductions",
     "dtensor_partial_scalar",

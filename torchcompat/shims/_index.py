@@ -35,6 +35,17 @@ INDEX: dict[str, Entry] = {
         modules=("torch.distributed.tensor",),
         after=("dtensor_cached_scalars",),
     ),
+    "dtensor_slice_writes": Entry(
+        key="dtensor_slice_writes",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+        after=("dtensor_cached_scalars", "dtensor_inplace_lost"),
+    ),
+    "dtensor_view_pickle": Entry(
+        key="dtensor_view_pickle",
+        affected=Affected(since="2.10.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_loss_mean": Entry(
         key="dtensor_loss_mean",
         affected=Affected(since="2.5.0"),

@@ -8,22 +8,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import PROPAGATOR, REDISTRIBUTE
-from ..edits import Edit, ReplaceAttr, is_replaced
+from ..dtensor import PROPAGATOR, redistribution, wrap_redistribution
+from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
 
+_KEY = "dtensor_cached_scalars"
 # Operators whose sizes DTensor itself adjusts to the local shard; their sizes are in the key.
 _ADJUSTED = f"{PROPAGATOR}.op_to_shape_and_stride_idx"
 
 
 def probe() -> Probe:
     """Look whether the function can tell the call's own arguments from the cached ones."""
-    if is_replaced(REDISTRIBUTE):
+    function, wrapped_for = redistribution()
+    if _KEY in wrapped_for:
         return absent("the call's own arguments are used, by this shim", cured=True)
-    function = getattr(lookup(REDISTRIBUTE, None), "__func__", None)
-    if not inspect.isfunction(function) or not isinstance(lookup(_ADJUSTED, None), dict):
+    if function is None or not isinstance(lookup(_ADJUSTED, None), dict):
         return drifted("DTensor's dispatcher is written differently")
     names = inspect.signature(function).parameters
     if "use_val_from_redistribute_schema" in names:
@@ -41,7 +42,6 @@ def edits() -> Sequence[Edit]:
 
         adjusted = lookup(_ADJUSTED)
 
-        @functools.wraps(original, updated=())
         def redistribute_local_args(op_info: Any, suggested_input_schema: Any) -> None:
             own = op_info.local_args
             original(op_info, suggested_input_schema)
@@ -53,7 +53,7 @@ def edits() -> Sequence[Edit]:
 
         return redistribute_local_args
 
-    return [ReplaceAttr(REDISTRIBUTE, make)]
+    return [wrap_redistribution(_KEY, make)]
 
 
 def divided_sum() -> None:
@@ -97,7 +97,7 @@ def sizes() -> None:
 
 
 SHIM = Shim(
-    key="dtensor_cached_scalars",
+    key=_KEY,
     summary="an operator on a DTensor that must be reduced first runs with an earlier call's numbers",
     symptom=(
         "No error: loss.sum() / tokens of a sharded loss is divided by the tokens of the first call, "

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import REDISTRIBUTE
-from ..edits import Edit, ReplaceAttr, is_replaced
+from ..dtensor import redistribution, wrap_redistribution
+from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
 
 _DISPATCH = "torch.distributed.tensor._dispatch:OpDispatcher.dispatch"
-_MARK = "_torchcompat_refuses"
+_KEY = "dtensor_inplace_lost"
 
 
 def probe() -> Probe:
     """Look whether the dispatcher compares an in-place operator's placement with its result's."""
-    move = getattr(lookup(REDISTRIBUTE, None), "__func__", None)
-    if hasattr(move, _MARK):
+    move, wrapped_for = redistribution()
+    if _KEY in wrapped_for:
         return absent("an in-place operator on a copy is refused, by this shim", cured=True)
     dispatch = lookup(_DISPATCH, None)
-    if not inspect.isfunction(dispatch) or not inspect.isfunction(move):
+    if not inspect.isfunction(dispatch) or move is None:
         return drifted("DTensor's dispatcher is written differently")
     if "redistribute_local_args" not in dispatch.__code__.co_names:
         return absent("another function dispatches")
-    if not is_replaced(REDISTRIBUTE) and list(inspect.signature(move).parameters)[:2] != [
-        "op_info",
-        "suggested_input_schema",
-    ]:
+    if list(inspect.signature(move).parameters)[:2] != ["op_info", "suggested_input_schema"]:
         return drifted("redistribute_local_args has other parameters")
     return present("what an in-place operator changes may be a copy")
 
@@ -40,7 +36,6 @@ def edits() -> Sequence[Edit]:
     """Raise where the tensor to be changed would be redistributed, as newer builds do."""
 
     def make(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original, updated=())
         def redistribute_local_args(
             op_info: Any, suggested_input_schema: Any, *rest: Any, **named: Any
         ) -> None:
@@ -57,10 +52,9 @@ def edits() -> Sequence[Edit]:
                     )
             original(op_info, suggested_input_schema, *rest, **named)
 
-        setattr(redistribute_local_args, _MARK, True)
         return redistribute_local_args
 
-    return [ReplaceAttr(REDISTRIBUTE, make)]
+    return [wrap_redistribution(_KEY, make)]
 
 
 def _written(change: Callable[[Any], Any], want: float) -> None:
@@ -103,7 +97,7 @@ def allowed() -> None:
 
 
 SHIM = Shim(
-    key="dtensor_inplace_lost",
+    key=_KEY,
     summary="an in-place operator on a DTensor that is a pending reduction changes nothing",
     symptom=(
         "No error: loss.div_(steps) of a sum over shards, or norm.sqrt_(), leaves the tensor as it was"
@@ -135,5 +129,5 @@ SHIM = Shim(
     ),
     after=("dtensor_cached_scalars",),
     removable_when="the oldest torch you support is 2.10",
-    notes="A write to a slice of a sharded dimension, x[1:3].zero_(), is lost on every build.",
+    notes="Writes to a slice of a sharded dimension, x[1:3].zero_(), are dtensor_slice_writes.",
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import REDISTRIBUTE, SCHEMA_INFO, STRATEGIES
+from ..dtensor import SCHEMA_INFO, STRATEGIES, redistribution
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
@@ -96,7 +96,8 @@ def edits() -> Sequence[Edit]:
         }
 
     changes = [override(dict.fromkeys(_pairs(), _reducing))]
-    if "use_val_from_redistribute_schema" not in lookup(REDISTRIBUTE).__func__.__code__.co_varnames:
+    function, _ = redistribution()
+    if function is None or "use_val_from_redistribute_schema" not in function.__code__.co_varnames:
         # Up to 2.8 what is reduced first runs with the number that the cache was made with: see
         # dtensor_cached_scalars. With the number in its key, this holds without that shim too.
         changes.insert(0, AddEntries(SCHEMA_INFO, keys, replace=True))
