@@ -30,6 +30,8 @@ KEYS: tuple[str, ...] = (
     "clip_grad_mixed_mesh",
     "adafactor_dtensor",
     "embedding_padding_sharded",
+    "device_mesh_submesh",
+    "device_mesh_flatten_slice",
     "dcp_async_process_race",
     "dcp_newer_metadata",
     "slice_scatter_grad",

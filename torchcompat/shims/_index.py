@@ -132,6 +132,16 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0"),
         modules=("torch.nn.modules.sparse", "torch.distributed.tensor"),
     ),
+    "device_mesh_submesh": Entry(
+        key="device_mesh_submesh",
+        affected=Affected(since="2.5.0", fixed_in=("2.9.0",)),
+        modules=("torch.distributed.device_mesh",),
+    ),
+    "device_mesh_flatten_slice": Entry(
+        key="device_mesh_flatten_slice",
+        affected=Affected(since="2.5.0", fixed_in=("2.13.0",)),
+        modules=("torch.distributed.device_mesh",),
+    ),
     "dcp_async_process_race": Entry(
         key="dcp_async_process_race",
         affected=Affected(since="2.7.0"),
