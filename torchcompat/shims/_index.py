@@ -132,6 +132,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0"),
         modules=("torch.nn.modules.sparse", "torch.distributed.tensor"),
     ),
+    "tcp_store_value_limit": Entry(
+        key="tcp_store_value_limit",
+        affected=Affected(since="2.4.0"),
+        modules=("torch.distributed",),
+    ),
     "device_mesh_submesh": Entry(
         key="device_mesh_submesh",
         affected=Affected(since="2.5.0", fixed_in=("2.9.0",)),
