@@ -30,6 +30,7 @@ __all__ = [
     "outcome",
     "overridden",
     "override",
+    "override_rule",
     "place",
     "refuse_partial",
     "register",
@@ -151,6 +152,30 @@ def override(instead: Mapping[Any, Callable[..., Any]]) -> Edit:
     return AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)
 
 
+def override_rule(instead: Mapping[Any, Callable[..., Any]]) -> Edit:
+    """Declare the edit that wraps torch's rules for one mesh dimension of some overloads.
+
+    Args:
+        instead: for each overload a function that gets torch's own, a function of the overload,
+            its arguments and its named ones, and returns another.
+    """
+
+    def entries() -> Mapping[Any, Any]:
+        rules = lookup(SINGLE_DIM)
+        return {overload: _wrapped_rule(wrap, rules.get(overload)) for overload, wrap in instead.items()}
+
+    return AddEntries(SINGLE_DIM, entries, replace=True, settle=forget_shardings)
+
+
+def _wrapped_rule(wrap: Callable[..., Any], rule: Any) -> Any:
+    original = getattr(rule, "func", None)
+    if original is None or not dataclasses.is_dataclass(rule) or isinstance(rule, type):
+        raise TargetDriftError(SINGLE_DIM, "keeps its rules differently")
+    function = functools.wraps(original, updated=())(wrap(original))
+    setattr(function, _OVERRIDDEN, True)
+    return dataclasses.replace(rule, func=function)
+
+
 def _own_strategies(overloads: Iterable[Any]) -> Mapping[Any, Callable[..., Any]]:
     strategies: Mapping[Any, Any] = lookup(STRATEGIES)
     for overload in overloads:
@@ -170,10 +195,12 @@ def _asking(ask: Callable[..., Any], original: Callable[..., Any]) -> Callable[.
 
 
 def overridden(overloads: Iterable[Any]) -> bool:
-    """Whether all these overloads are those of an :func:`override` or a :func:`reword`."""
-    strategies = lookup(STRATEGIES, None)
+    """Whether the strategies or rules of all these overloads are replaced by this module."""
+    strategies, rules = lookup(STRATEGIES, None), lookup(SINGLE_DIM, {})
     return isinstance(strategies, Mapping) and all(
-        hasattr(strategies.get(overload), _OVERRIDDEN) for overload in overloads
+        hasattr(strategies.get(overload), _OVERRIDDEN)
+        or hasattr(getattr(rules.get(overload), "func", None), _OVERRIDDEN)
+        for overload in overloads
     )
 
 

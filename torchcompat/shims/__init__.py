@@ -18,6 +18,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_empty_dims",
     "dtensor_negative_dim",
     "dtensor_logsumexp_keepdim",
+    "dtensor_select_spoils",
     "dtensor_item",
     "dtensor_pointwise_ops",
     "dtensor_dim_ops",

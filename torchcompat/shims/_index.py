@@ -70,6 +70,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.10.0"),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_select_spoils": Entry(
+        key="dtensor_select_spoils",
+        affected=Affected(since="2.8.0", fixed_in=("2.10.0",)),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_item": Entry(
         key="dtensor_item",
         affected=Affected(since="2.5.0"),

@@ -67,9 +67,11 @@ def gathered() -> None:
     import torch.distributed as dist
     from torch.distributed import _functional_collectives as collectives
 
+    everyone: Any = dist.group.WORLD
+
     rows = [torch.arange(3.0)[None] + 10 * rank for rank in range(dist.get_world_size())]
     for dim in (-1, -2, 0, 1):
-        got = collectives.all_gather_tensor(rows[dist.get_rank()], dim, dist.group.WORLD)
+        got = collectives.all_gather_tensor(rows[dist.get_rank()], dim, everyone)
         torch.testing.assert_close(got + 0, torch.cat(rows, dim))
 
 

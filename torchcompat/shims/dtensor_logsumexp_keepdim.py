@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import dis
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import SINGLE_DIM, STRATEGIES, forget_shardings
-from ..edits import AddEntries, Edit
-from ..errors import TargetDriftError
+from ..dtensor import SINGLE_DIM, STRATEGIES
+from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import held, overridden, reword, with_arguments
+from ..strategies import held, overridden, override_rule, reword, with_arguments
 
 _NAME, _KEEPDIM = "logsumexp.default", 2
-_CURED = "_torchcompat_reads_keepdim"
 
 
 def _overload() -> Any:
@@ -27,13 +23,18 @@ def _overload() -> Any:
     return torch.ops.aten.logsumexp.default
 
 
+def _own() -> Any:
+    """Torch's function that is asked: a rule for one mesh dimension comes first."""
+    rule = held(SINGLE_DIM, _NAME)
+    return held(STRATEGIES, _NAME) if rule is None else getattr(rule, "func", rule)
+
+
 def probe() -> Probe:
     """Look whether the strategy reads its third argument, which ``keepdim`` always comes as."""
-    rule = held(SINGLE_DIM, _NAME)
-    own = held(STRATEGIES, _NAME) if rule is None else getattr(rule, "func", None)
-    if own is None and rule is None:
+    own = _own()
+    if own is None:
         return absent("logsumexp has no sharding strategy of its own")
-    if hasattr(own, _CURED) or (rule is None and overridden([_overload()])):
+    if overridden([_overload()]):
         return absent("keepdim is handed to the strategy by name, by this shim", cured=True)
     code = getattr(inspect.unwrap(own), "__code__", None) if callable(own) else None
     if code is None:
@@ -44,34 +45,26 @@ def probe() -> Probe:
     return present("keepdim comes as the third argument, and is looked for among the named ones")
 
 
-def _by_name(schema: Any) -> Any:
-    return with_arguments(schema, {}, keepdim=_keeps(schema.args_schema, schema.kwargs_schema))
-
-
 def _keeps(args: Sequence[Any], named: Mapping[str, Any]) -> bool:
     return bool(args[_KEEPDIM] if len(args) > _KEEPDIM else named.get("keepdim", False))
 
 
-def _rule() -> Mapping[Any, Any]:
-    rule = held(SINGLE_DIM, _NAME)
-    original: Callable[..., Any] | None = getattr(rule, "func", None)
-    if original is None or not dataclasses.is_dataclass(rule) or isinstance(rule, type):
-        raise TargetDriftError(SINGLE_DIM, "keeps its functions differently")
+def _by_name(schema: Any) -> Any:
+    return with_arguments(schema, {}, keepdim=_keeps(schema.args_schema, schema.kwargs_schema))
 
-    @functools.wraps(original, updated=())
-    def strategy(op: Any, args_schema: Any, kwargs_schema: Any) -> Any:
-        named = {**kwargs_schema, "keepdim": _keeps(args_schema, kwargs_schema)}
-        return original(op, args_schema, named)
 
-    setattr(strategy, _CURED, True)
-    return {_overload(): dataclasses.replace(rule, func=strategy)}
+def _naming(original: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(op: Any, args: Any, named: Any) -> Any:
+        return original(op, args, {**named, "keepdim": _keeps(args, named)})
+
+    return rule
 
 
 def edits() -> Sequence[Edit]:
     """Hand ``keepdim`` to torch's strategy by name, too."""
     if held(SINGLE_DIM, _NAME) is None:
         return [reword({_overload(): _by_name})]
-    return [AddEntries(SINGLE_DIM, _rule, replace=True, settle=forget_shardings)]
+    return [override_rule({_overload(): _naming})]
 
 
 def kept() -> None:
