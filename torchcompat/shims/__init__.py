@@ -19,6 +19,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_negative_dim",
     "dtensor_logsumexp_keepdim",
     "dtensor_select_spoils",
+    "dtensor_gather_sizes",
     "dtensor_item",
     "dtensor_pointwise_ops",
     "dtensor_dim_ops",

@@ -75,6 +75,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.8.0", fixed_in=("2.10.0",)),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_gather_sizes": Entry(
+        key="dtensor_gather_sizes",
+        affected=Affected(since="2.9.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_item": Entry(
         key="dtensor_item",
         affected=Affected(since="2.5.0"),
