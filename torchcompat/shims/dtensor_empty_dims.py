@@ -83,7 +83,7 @@ SHIM = Shim(
     cure="DTensor takes an empty list of dimensions for all of them, as the operators do.",
     # No issue of it was found.
     upstream=(
-        "https://github.com/pytorch/pytorch/blob/main/torch/distributed/tensor/_ops/_math_ops.py",
+        "https://github.com/pytorch/pytorch/blob/v2.15.0/torch/distributed/tensor/_ops/_math_ops.py",
     ),
     affected=Affected(since="2.5.0"),
     modules=("torch.distributed.tensor",),
@@ -101,7 +101,7 @@ SHIM = Shim(
         )
         for run, since, needs in (
             (of_norms, "2.5.0", "the public torch.distributed.tensor"),
-            (of_extrema, "2.6.0", "a sharding strategy for amax"),
+            (of_extrema, "2.7.0", "a sharding strategy for amax"),
         )
     ),
     removable_when="_infer_reduction_dims([], ndim) names all dimensions in every torch you support",

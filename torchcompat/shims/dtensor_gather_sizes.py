@@ -122,7 +122,10 @@ SHIM = Shim(
         "is smaller there, its shards begin at other rows or columns than those of the input."
     ),
     cure="Only dimensions of which input and index have the same size are sharded.",
-    upstream=(),
+    # No issue of it was found.
+    upstream=(
+        "https://github.com/pytorch/pytorch/blob/v2.15.0/torch/distributed/tensor/_ops/_tensor_ops.py",
+    ),
     affected=Affected(since="2.9.0"),
     modules=("torch.distributed.tensor",),
     probe=probe,

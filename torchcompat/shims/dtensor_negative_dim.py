@@ -129,7 +129,11 @@ SHIM = Shim(
         "a negative one is none of them; stack counts it without the dimension that it adds."
     ),
     cure="The strategies are told the dimension counted from the begin.",
-    upstream=(),
+    upstream=(
+        "https://github.com/pytorch/pytorch/pull/151071",
+        "https://github.com/pytorch/pytorch/pull/174640",
+        "https://github.com/pytorch/pytorch/pull/176820",
+    ),
     affected=Affected(since="2.5.0", fixed_in=("2.14.0",)),
     modules=("torch.distributed.tensor",),
     probe=probe,
