@@ -33,7 +33,7 @@ _DISPATCHER = "torch.distributed.tensor:DTensor._op_dispatcher"
 #: A dict from overload to a function that is called in place of propagation and operator.
 HANDLERS = f"{_DISPATCHER}._custom_op_handlers"
 PROPAGATOR = f"{_DISPATCHER}.sharding_propagator"
-#: A dict from overload to strategy. From 2.11 on there is a second one; this is asked first.
+#: A dict from overload to strategy. From 2.11 on there is a second one, which is asked first.
 STRATEGIES = f"{PROPAGATOR}.op_strategy_funcs"
 #: A dict from overload to what of its other arguments the cache of shardings has to look at.
 SCHEMA_INFO = f"{PROPAGATOR}.op_to_schema_info"

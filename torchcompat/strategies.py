@@ -7,6 +7,7 @@ torch only when called.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,12 +30,15 @@ __all__ = [
     "outcome",
     "overridden",
     "override",
+    "override_rule",
     "place",
     "refuse_partial",
     "register",
+    "reword",
     "settled",
     "tensors",
     "whole_along",
+    "with_arguments",
 ]
 
 _SINGLE_DIM_INFO = f"{PROPAGATOR}.op_to_schema_info_for_single_dim_strategy"
@@ -107,6 +111,31 @@ def register(
     ]
 
 
+def reword(instead: Mapping[Any, Callable[[Any], Any]]) -> Edit:
+    """Declare the edit that asks torch's strategies of some overloads in other words.
+
+    Args:
+        instead: a function for each overload. It gets an operator's schema, and returns the one
+            that torch's strategy is to see, such as made by :func:`with_arguments`.
+    """
+
+    def entries() -> Mapping[Any, Any]:
+        strategies = _own_strategies(instead)
+        return {overload: _rewording(words, strategies[overload]) for overload, words in instead.items()}
+
+    return AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)
+
+
+def _rewording(words: Callable[[Any], Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original, updated=())
+    def strategy(*mesh_and_schema: Any) -> Any:  # up to 2.6 a mesh comes first
+        *mesh, schema = mesh_and_schema
+        return original(*mesh, words(schema))
+
+    setattr(strategy, _OVERRIDDEN, True)
+    return strategy
+
+
 def override(instead: Mapping[Any, Callable[..., Any]]) -> Edit:
     """Declare the edit that asks functions before torch's strategies of some overloads.
 
@@ -117,13 +146,42 @@ def override(instead: Mapping[Any, Callable[..., Any]]) -> Edit:
     """
 
     def entries() -> Mapping[Any, Any]:
-        strategies = lookup(STRATEGIES)
-        for overload in instead:
-            if overload not in strategies:
-                raise TargetDriftError(STRATEGIES, f"has no strategy for {overload}")
+        strategies = _own_strategies(instead)
         return {overload: _asking(ask, strategies[overload]) for overload, ask in instead.items()}
 
     return AddEntries(STRATEGIES, entries, replace=True, settle=forget_shardings)
+
+
+def override_rule(instead: Mapping[Any, Callable[..., Any]]) -> Edit:
+    """Declare the edit that wraps torch's rules for one mesh dimension of some overloads.
+
+    Args:
+        instead: for each overload a function that gets torch's own, a function of the overload,
+            its arguments and its named ones, and returns another.
+    """
+
+    def entries() -> Mapping[Any, Any]:
+        rules = lookup(SINGLE_DIM)
+        return {overload: _wrapped_rule(wrap, rules.get(overload)) for overload, wrap in instead.items()}
+
+    return AddEntries(SINGLE_DIM, entries, replace=True, settle=forget_shardings)
+
+
+def _wrapped_rule(wrap: Callable[..., Any], rule: Any) -> Any:
+    original = getattr(rule, "func", None)
+    if original is None or not dataclasses.is_dataclass(rule) or isinstance(rule, type):
+        raise TargetDriftError(SINGLE_DIM, "keeps its rules differently")
+    function = functools.wraps(original, updated=())(wrap(original))
+    setattr(function, _OVERRIDDEN, True)
+    return dataclasses.replace(rule, func=function)
+
+
+def _own_strategies(overloads: Iterable[Any]) -> Mapping[Any, Callable[..., Any]]:
+    strategies: Mapping[Any, Any] = lookup(STRATEGIES)
+    for overload in overloads:
+        if overload not in strategies:
+            raise TargetDriftError(STRATEGIES, f"has no strategy for {overload}")
+    return strategies
 
 
 def _asking(ask: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,10 +195,12 @@ def _asking(ask: Callable[..., Any], original: Callable[..., Any]) -> Callable[.
 
 
 def overridden(overloads: Iterable[Any]) -> bool:
-    """Whether all these overloads are those of an :func:`override`."""
-    strategies = lookup(STRATEGIES, None)
+    """Whether the strategies or rules of all these overloads are replaced by this module."""
+    strategies, rules = lookup(STRATEGIES, None), lookup(SINGLE_DIM, {})
     return isinstance(strategies, Mapping) and all(
-        hasattr(strategies.get(overload), _OVERRIDDEN) for overload in overloads
+        hasattr(strategies.get(overload), _OVERRIDDEN)
+        or hasattr(getattr(rules.get(overload), "func", None), _OVERRIDDEN)
+        for overload in overloads
     )
 
 
@@ -154,6 +214,12 @@ def arguments(schema: Any) -> dict[str, Any]:
     found.update(zip((arg.name for arg in declared), schema.args_schema))
     found.update(schema.kwargs_schema)
     return found
+
+
+def with_arguments(schema: Any, changed: Mapping[int, Any], **named: Any) -> Any:
+    """Return a copy of a call's schema with other values for some of its arguments."""
+    args = tuple(changed.get(at, value) for at, value in enumerate(schema.args_schema))
+    return dataclasses.replace(schema, args_schema=args, kwargs_schema={**schema.kwargs_schema, **named})
 
 
 def input_specs(schema: Any) -> list[tuple[str, Any]]:

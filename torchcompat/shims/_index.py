@@ -66,6 +66,31 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0", fixed_in=("2.14.0",)),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_empty_dims": Entry(
+        key="dtensor_empty_dims",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_negative_dim": Entry(
+        key="dtensor_negative_dim",
+        affected=Affected(since="2.5.0", fixed_in=("2.14.0",)),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_logsumexp_keepdim": Entry(
+        key="dtensor_logsumexp_keepdim",
+        affected=Affected(since="2.10.0"),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_select_spoils": Entry(
+        key="dtensor_select_spoils",
+        affected=Affected(since="2.8.0", fixed_in=("2.10.0",)),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_gather_sizes": Entry(
+        key="dtensor_gather_sizes",
+        affected=Affected(since="2.9.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_item": Entry(
         key="dtensor_item",
         affected=Affected(since="2.5.0"),
@@ -111,6 +136,11 @@ INDEX: dict[str, Entry] = {
         key="fsdp_unused_params",
         affected=Affected(since="2.7.0", fixed_in=("2.13.0",)),
         modules=("torch.distributed.fsdp",),
+    ),
+    "all_gather_negative_dim": Entry(
+        key="all_gather_negative_dim",
+        affected=Affected(since="2.11.0", fixed_in=("2.15.0",)),
+        modules=("torch.distributed._functional_collectives",),
     ),
     "gloo_reduce_scatter_avg": Entry(
         key="gloo_reduce_scatter_avg",
