@@ -14,6 +14,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_loss_mean",
     "dtensor_reductions",
     "dtensor_partial_scalar",
+    "dtensor_nll_loss_weight",
     "dtensor_norm_sum",
     "dtensor_item",
     "dtensor_pointwise_ops",
