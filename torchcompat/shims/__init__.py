@@ -16,6 +16,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_loss_mean",
     "dtensor_reductions",
     "dtensor_partial_scalar",
+    "dtensor_nll_loss_weight",
     "dtensor_norm_sum",
     "dtensor_empty_dims",
     "dtensor_negative_dim",

@@ -61,6 +61,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0", fixed_in=("2.11.0",)),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_nll_loss_weight": Entry(
+        key="dtensor_nll_loss_weight",
+        affected=Affected(since="2.5.0", fixed_in=("2.14.0",)),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_norm_sum": Entry(
         key="dtensor_norm_sum",
         affected=Affected(since="2.5.0", fixed_in=("2.14.0",)),
