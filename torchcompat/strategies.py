@@ -32,6 +32,7 @@ __all__ = [
     "override",
     "override_rule",
     "place",
+    "reduced",
     "refuse_partial",
     "register",
     "reword",
@@ -220,6 +221,17 @@ def with_arguments(schema: Any, changed: Mapping[int, Any], **named: Any) -> Any
     """Return a copy of a call's schema with other values for some of its arguments."""
     args = tuple(changed.get(at, value) for at, value in enumerate(schema.args_schema))
     return dataclasses.replace(schema, args_schema=args, kwargs_schema={**schema.kwargs_schema, **named})
+
+
+def reduced(tensor: Any) -> Any:
+    """Return what stands for a tensor, with replicas in place of what is partial."""
+    from torch.distributed.tensor import Replicate
+
+    make_spec: Any = lookup("torch.distributed.tensor._dtensor_spec:DTensorSpec")
+    spec = tensor.strategies[0].output_spec
+    placements = tuple(Replicate() if one.is_partial() else one for one in spec.placements)
+    whole = make_spec(spec.mesh, placements, tensor_meta=spec.tensor_meta)
+    return type(tensor)([_spec_class()(output_specs=whole)])
 
 
 def input_specs(schema: Any) -> list[tuple[str, Any]]:

@@ -75,7 +75,7 @@ def _compare(
         if hasattr(x, "placements"):
             (placement,) = x.placements
             # the targets have no dimension of classes
-            beside = {0: Shard(0), 2: Shard(1)}.get(getattr(placement, "dim", None), Replicate())
+            beside = {0: Shard(0), 2: Shard(1)}.get(getattr(placement, "dim", -1), Replicate())
             label = distribute_tensor(targets, x.device_mesh, [beside])
             if weights is not None:
                 weight = distribute_tensor(weights, x.device_mesh, [Replicate()])
