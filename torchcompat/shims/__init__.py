@@ -16,6 +16,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_partial_scalar",
     "dtensor_nll_loss_weight",
     "dtensor_norm_sum",
+    "dtensor_rms_norm",
     "dtensor_item",
     "dtensor_pointwise_ops",
     "dtensor_dim_ops",
