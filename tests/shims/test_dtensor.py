@@ -51,6 +51,41 @@ def test_shardings_are_propagated_anew_after_apply_and_after_revert(python):
     assert out.splitlines()[-1] == f"{before}, whole, {before}"
 
 
+def test_only_means_of_nll_loss_are_gathered_and_loss_parallel_keeps_its_own(python):
+    out = python(
+        """
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Shard
+        from torch.distributed.tensor.parallel import loss_parallel
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+        import torchcompat
+
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        mesh = init_device_mesh("cpu", (2,))
+        torchcompat.apply("dtensor_nll_loss_weight", force=%s)
+
+        def place(tensor, dim):
+            return DTensor.from_local(tensor, mesh, [Shard(dim)], run_check=False)
+
+        x, y = place(torch.randn(3, 4), 0), place(torch.tensor([0, 1, 2]), 0)
+        for reduction in ("none", "sum", "mean"):
+            print(*torch.nn.functional.cross_entropy(x, y, reduction=reduction).placements)
+        with loss_parallel():
+            classes = place(torch.randn(3, 2), 1)
+            whole = DTensor.from_local(torch.tensor([0, 1, 2]), mesh, run_check=False)
+            print(*torch.nn.functional.cross_entropy(classes, whole).placements)
+        dist.destroy_process_group()
+        """
+        % (BUILD.line < (2, 14, 0))
+    ).stdout
+    none, total, mean, parallel = out.splitlines()[-4:]
+    assert (none, mean) == ("S(0)", "R")
+    assert total in ("P", "P(sum)", "Partial(sum)")
+    assert parallel == "R"
+
+
 @pytest.mark.slow
 def test_compiled_eager_and_plain_numbers_agree_with_all_shims(python):
     out = python(

@@ -18,6 +18,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_partial_scalar",
     "dtensor_nll_loss_weight",
     "dtensor_norm_sum",
+    "dtensor_rms_norm",
     "dtensor_pending_divisor",
     "dtensor_empty_dims",
     "dtensor_negative_dim",

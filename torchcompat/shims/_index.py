@@ -71,6 +71,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0", fixed_in=("2.14.0",)),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_rms_norm": Entry(
+        key="dtensor_rms_norm",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_pending_divisor": Entry(
         key="dtensor_pending_divisor",
         affected=Affected(since="2.11.0", fixed_in=("2.12.0",)),

@@ -120,11 +120,17 @@ SHIM = Shim(
     symptom=(
         "No error: F.cross_entropy(x, y, weight=w) of a batch sharded over ranks is not the weighted "
         "mean; nor is the mean where the ranks have different numbers of targets with ignore_index, and "
-        "it is NaN where one has no other. Uneven shards: The intermediate results of nll_loss cannot be "
-        "evenly sharded, resulting in biased mean result."
+        "it is NaN where one has no other. Uneven shards raise: The intermediate results of nll_loss "
+        "cannot be evenly sharded, resulting in biased mean result."
     ),
-    cause="The mean of the ranks' means is taken, which is right where all ranks divide by the same weight.",
-    cure="reduction='mean' is computed from the whole batch, as 2.14 and newer do. Gradients stay sharded.",
+    cause=(
+        "The mean of the ranks' means is taken, which is right only where all ranks divide by the same "
+        "weight."
+    ),
+    cure=(
+        "reduction='mean' is computed from the whole batch, as 2.14 and newer do. Gradients stay "
+        "sharded."
+    ),
     upstream=(
         "https://github.com/pytorch/pytorch/issues/185167",
         "https://github.com/pytorch/pytorch/pull/185177",
@@ -149,7 +155,8 @@ SHIM = Shim(
             (
                 uneven_shards,
                 # 2.9 names the operator only
-                r"nll_loss cannot be evenly sharded|Sharding propagation failed for Op\(op=aten\.nll_loss",
+                r"nll_loss cannot be evenly sharded|"
+                r"Sharding propagation failed for Op\(op=aten\.nll_loss",
                 _PUBLIC,
             ),
         )
