@@ -57,8 +57,9 @@ def edits() -> Sequence[Edit]:
 def _linked(shard: Any, gathered: Any, spec: Any, gathered_spec: Any) -> Any:
     """Return the gathered tensor, with what is written to it being brought back to the shard."""
     import torch
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-    if isinstance(gathered, lookup("torch.distributed._functional_collectives:AsyncCollectiveTensor")):
+    if isinstance(gathered, AsyncCollectiveTensor):
         gathered = gathered.wait()
     # What is being traced is another class of tensor, and what was not moved is no copy.
     if gathered is shard or not type(gathered) is type(shard) is torch.Tensor:

@@ -48,6 +48,9 @@ def edits() -> Sequence[Edit]:
             """Return 0: the data are those of ``to_local()``."""
             return 0
 
+        # A method is pickled by its name, and Tensor's was made in C++, without a module.
+        data_ptr.__module__ = lookup(_DTENSOR).__module__
+        data_ptr.__qualname__ = "DTensor.data_ptr"
         return data_ptr
 
     return [ReplaceAttr(_POINTER, make)]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import reproduce
-from ..edits import Edit, ReplaceAttr, is_replaced
+from ..decorated import ReplaceDecorated, decorated, is_replaced_behind
+from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..targets import lookup
 
 _REDUCE_SCATTER = "torch.distributed.distributed_c10d:reduce_scatter_tensor"
 
@@ -21,10 +21,10 @@ def probe() -> Probe:
     The fault is in C++, and nothing in Python shows it. So a pre-release of 2.9 that has
     the fix is cured too; that is exact there as well.
     """
-    if is_replaced(_REDUCE_SCATTER):
+    if is_replaced_behind(_REDUCE_SCATTER):
         return absent("gloo is asked for sums of scaled inputs, by this shim", cured=True)
-    function = lookup(_REDUCE_SCATTER, None)
-    if not inspect.isfunction(function):
+    function = decorated(_REDUCE_SCATTER)
+    if function is None:
         return drifted("reduce_scatter_tensor is not where it was")
     if list(inspect.signature(function).parameters) != ["output", "input", "op", "group", "async_op"]:
         return drifted("reduce_scatter_tensor takes other arguments")
@@ -32,15 +32,17 @@ def probe() -> Probe:
 
 
 def edits() -> Sequence[Edit]:
-    """Scale the input and ask for the sum."""
+    """Scale the input and ask for the sum, behind the decorator that logs.
+
+    The public function stays what it is: dynamo knows it by identity, in a table that may be
+    made later (``torch.distributed._functional_collectives.traceable_collective_remaps``).
+    """
     import functools
 
-    import torch
     import torch.distributed as dist
 
     def averages_on_gloo(tensor: Any, op: Any, group: Any) -> bool:
-        # Dynamo swaps the original for a functional collective, and must come to see it.
-        if torch.compiler.is_compiling() or op != dist.ReduceOp.AVG:
+        if op != dist.ReduceOp.AVG:
             return False
         if tensor.device.type != "cpu" or not tensor.is_floating_point():
             return False
@@ -61,7 +63,7 @@ def edits() -> Sequence[Edit]:
 
         return reduce_scatter_tensor
 
-    return [ReplaceAttr(_REDUCE_SCATTER, make, aliases=("torch.distributed:reduce_scatter_tensor",))]
+    return [ReplaceDecorated(_REDUCE_SCATTER, make)]
 
 
 def collective() -> None:
