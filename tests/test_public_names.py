@@ -71,6 +71,7 @@ FLOORS = [
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache", "entries"),
     ("strategies",),
     ("dtensor",),
+    ("decorated",),
     ("edits", "bounds", "adafactor", "write_through"),
     ("targets", "gate"),
     ("api",),  # on no floor above: no engine and no shim comes with it
@@ -101,5 +102,7 @@ def test_imports_point_downward_only():
 
 def test_modules_stay_small():
     for path in PACKAGE.rglob("*.py"):
+        if path.name == "_index.py":
+            continue  # generated, with some lines for every shim
         limit = 300 if path.parent.name == "shims" else 410
         assert len(path.read_text().splitlines()) <= limit, path
