@@ -21,6 +21,7 @@ __all__ = [
     "SINGLE_DIM",
     "STRATEGIES",
     "forget_shardings",
+    "layers",
     "redistribution",
     "registered",
     "wrap_redistribution",
@@ -70,13 +71,14 @@ def redistribution() -> tuple[Callable[..., Any] | None, frozenset[str]]:
 
     The function is None where torch has it no more, or has something else there.
     """
-    layers = list(_layers(lookup(REDISTRIBUTE, None)))
-    wrapped_for = frozenset(filter(None, (getattr(layer, _WRAPPED_FOR, None) for layer in layers)))
-    own = layers[-1] if layers and inspect.isfunction(layers[-1]) else None
+    found = list(layers(lookup(REDISTRIBUTE, None)))
+    wrapped_for = frozenset(filter(None, (getattr(layer, _WRAPPED_FOR, None) for layer in found)))
+    own = found[-1] if found and inspect.isfunction(found[-1]) else None
     return own, wrapped_for
 
 
-def _layers(function: Any) -> Iterator[Any]:
+def layers(function: Any) -> Iterator[Any]:
+    """Yield a function, what it wraps, and so on; nothing for None."""
     while function is not None:
         yield function
         function = getattr(function, "__wrapped__", None)

@@ -12,7 +12,15 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .dtensor import PROPAGATOR, SCHEMA_INFO, SINGLE_DIM, STRATEGIES, forget_shardings, registered
+from .dtensor import (
+    PROPAGATOR,
+    SCHEMA_INFO,
+    SINGLE_DIM,
+    STRATEGIES,
+    forget_shardings,
+    layers,
+    registered,
+)
 from .edits import AddEntries, Edit
 from .errors import TargetDriftError
 from .targets import lookup
@@ -30,6 +38,7 @@ __all__ = [
     "outcome",
     "overridden",
     "override",
+    "overload_of",
     "override_rule",
     "place",
     "reduced",
@@ -55,18 +64,19 @@ def decomposes() -> bool:
 def held(table: str, name: str) -> Any:
     """Return what a table holds for an overload of aten such as ``"exp.default"``, or None."""
     entries = lookup(table, None)
-    return entries.get(_overload(name)) if isinstance(entries, Mapping) else None
+    return entries.get(overload_of(name)) if isinstance(entries, Mapping) else None
 
 
 def missing(names: Iterable[str]) -> Iterator[Any]:
     """Yield the overloads of aten that this build has, and DTensor registers in no table."""
     for name in names:
-        overload = _overload(name)
+        overload = overload_of(name)
         if overload is not None and not registered(overload):
             yield overload
 
 
-def _overload(name: str) -> Any:
+def overload_of(name: str) -> Any:
+    """Return an overload of aten by its name, ``"exp.default"``; None where this build has none."""
     import torch
 
     packet, _, overload = name.partition(".")
@@ -133,7 +143,7 @@ def _rewording(words: Callable[[Any], Any], original: Callable[..., Any]) -> Cal
         *mesh, schema = mesh_and_schema
         return original(*mesh, words(schema))
 
-    setattr(strategy, _OVERRIDDEN, True)
+    setattr(strategy, _OVERRIDDEN, words)
     return strategy
 
 
@@ -173,7 +183,7 @@ def _wrapped_rule(wrap: Callable[..., Any], rule: Any) -> Any:
     if original is None or not dataclasses.is_dataclass(rule) or isinstance(rule, type):
         raise TargetDriftError(SINGLE_DIM, "keeps its rules differently")
     function = functools.wraps(original, updated=())(wrap(original))
-    setattr(function, _OVERRIDDEN, True)
+    setattr(function, _OVERRIDDEN, wrap)
     return dataclasses.replace(rule, func=function)
 
 
@@ -191,16 +201,22 @@ def _asking(ask: Callable[..., Any], original: Callable[..., Any]) -> Callable[.
         answer = ask(*mesh_and_schema)
         return original(*mesh_and_schema) if answer is None else answer
 
-    setattr(strategy, _OVERRIDDEN, True)
+    setattr(strategy, _OVERRIDDEN, ask)
     return strategy
 
 
-def overridden(overloads: Iterable[Any]) -> bool:
-    """Whether the strategies or rules of all these overloads are replaced by this module."""
+def overridden(overloads: Iterable[Any], *by: Callable[..., Any]) -> bool:
+    """Whether one of these functions was given for all the overloads to one of the edits above.
+
+    Other shims' may lie over it.
+    """
     strategies, rules = lookup(STRATEGIES, None), lookup(SINGLE_DIM, {})
     return isinstance(strategies, Mapping) and all(
-        hasattr(strategies.get(overload), _OVERRIDDEN)
-        or hasattr(getattr(rules.get(overload), "func", None), _OVERRIDDEN)
+        any(
+            getattr(layer, _OVERRIDDEN, None) in by
+            for top in (strategies.get(overload), getattr(rules.get(overload), "func", None))
+            for layer in layers(top)
+        )
         for overload in overloads
     )
 

@@ -35,6 +35,17 @@ INDEX: dict[str, Entry] = {
         modules=("torch.distributed.tensor",),
         after=("dtensor_cached_scalars",),
     ),
+    "dtensor_foreach_inplace": Entry(
+        key="dtensor_foreach_inplace",
+        affected=Affected(since="2.5.0", fixed_in=("2.12.0",)),
+        modules=("torch.distributed.tensor",),
+        after=("dtensor_cached_scalars", "dtensor_inplace_lost", "dtensor_slice_writes"),
+    ),
+    "dtensor_fill": Entry(
+        key="dtensor_fill",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_slice_writes": Entry(
         key="dtensor_slice_writes",
         affected=Affected(since="2.5.0"),
@@ -70,6 +81,12 @@ INDEX: dict[str, Entry] = {
         key="dtensor_norm_sum",
         affected=Affected(since="2.5.0", fixed_in=("2.14.0",)),
         modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_pending_reductions": Entry(
+        key="dtensor_pending_reductions",
+        affected=Affected(since="2.5.0", fixed_in=("2.10.0",)),
+        modules=("torch.distributed.tensor",),
+        after=("dtensor_norm_sum", "dtensor_reductions"),
     ),
     "dtensor_rms_norm": Entry(
         key="dtensor_rms_norm",

@@ -35,7 +35,7 @@ def _overload() -> Any:
 def probe() -> Probe:
     """Ask a rule, a pure function, for an index of one column; look whether a strategy loops."""
     rule, strategy = held(SINGLE_DIM, _NAME), held(STRATEGIES, _NAME)
-    if overridden([_overload()]):
+    if overridden([_overload()], _whole, _only_of_one_size):
         return absent("only dimensions of one size are sharded, by this shim", cured=True)
     if rule is not None:
         if not callable(getattr(rule, "func", None)):

@@ -50,7 +50,7 @@ def probe() -> Probe:
     faulty = _faulty()
     if not faulty:
         return absent("every strategy counts negative dimensions from the end")
-    if overridden(faulty):
+    if overridden(faulty, _from_begin):
         return absent("negative dimensions are counted from the end, by this shim", cured=True)
     return present(f"negative dimensions are taken as they are by {', '.join(map(str, faulty))}")
 

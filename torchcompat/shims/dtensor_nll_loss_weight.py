@@ -27,7 +27,7 @@ def probe() -> Probe:
     strategies = lookup(STRATEGIES, None)
     if not isinstance(strategies, dict):
         return drifted("DTensor keeps its strategies elsewhere")
-    if overridden(_losses()):
+    if overridden(_losses(), _whole):
         return absent("a mean is computed from the whole batch, by this shim", cured=True)
     found = [getattr(strategies.get(overload), "__code__", None) for overload in _losses()]
     if all(code is not None and "is_tensor_evenly_shardable" in code.co_names for code in found):

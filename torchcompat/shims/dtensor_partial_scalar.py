@@ -39,7 +39,7 @@ def probe() -> Probe:
         return drifted("DTensor keeps its strategies elsewhere")
     pairs = _pairs()
     found = [strategies.get(overload) for overload in pairs]
-    if overridden(pairs):
+    if overridden(pairs, _reducing):
         return absent("a pending sum is reduced before a number is added, by this shim", cured=True)
     if not all(map(callable, (*found, *map(strategies.get, pairs.values())))):
         return drifted("DTensor's additions are registered differently")

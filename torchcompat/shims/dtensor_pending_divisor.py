@@ -24,7 +24,7 @@ def _div() -> Any:
 
 def probe() -> Probe:
     """Look which functions decide what a quotient leaves pending."""
-    if overridden([_div()]):
+    if overridden([_div()], _with_whole_divisor):
         return absent("a pending divisor is reduced first, by this shim", cured=True)
     strategy = lookup(STRATEGIES, {}).get(_div())
     if strategy is None:

@@ -30,7 +30,7 @@ def probe() -> Probe:
     own = held(STRATEGIES, "select.int")
     if own is None or not inspect.unwrap(own).__module__.startswith("torch."):
         return absent("torch has no strategy for select")
-    if overridden([_select()]):
+    if overridden([_select()], _apart):
         return absent("the output has a spec of its own, by this shim", cured=True)
     if "is_sharded" in inspect.unwrap(own).__code__.co_names:
         return present("the input's spec is the output's, where nothing is sharded")
