@@ -35,12 +35,6 @@ INDEX: dict[str, Entry] = {
         modules=("torch.distributed.tensor",),
         after=("dtensor_cached_scalars",),
     ),
-    "dtensor_foreach_inplace": Entry(
-        key="dtensor_foreach_inplace",
-        affected=Affected(since="2.5.0", fixed_in=("2.12.0",)),
-        modules=("torch.distributed.tensor",),
-        after=("dtensor_cached_scalars", "dtensor_inplace_lost", "dtensor_slice_writes"),
-    ),
     "dtensor_fill": Entry(
         key="dtensor_fill",
         affected=Affected(since="2.5.0"),
@@ -51,6 +45,12 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0"),
         modules=("torch.distributed.tensor",),
         after=("dtensor_cached_scalars", "dtensor_inplace_lost"),
+    ),
+    "dtensor_foreach_inplace": Entry(
+        key="dtensor_foreach_inplace",
+        affected=Affected(since="2.5.0", fixed_in=("2.12.0",)),
+        modules=("torch.distributed.tensor",),
+        after=("dtensor_cached_scalars", "dtensor_inplace_lost", "dtensor_slice_writes"),
     ),
     "dtensor_view_pickle": Entry(
         key="dtensor_view_pickle",
