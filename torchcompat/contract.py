@@ -94,6 +94,7 @@ class _Player:
         self.refused: dict[str, str] = {}
         self.problems: list[str] = []
         self.missing: set[str] = set()
+        self.had_a_turn: set[str] = set()
         self.played: list[str] = []
         self.before: dict[Any, Any] | None = None
         self.pickles: dict[str, str] = {}
@@ -191,6 +192,11 @@ class _Player:
             self._flip(shim)
         while left := self._on_top():
             self._flip(draw.choice(left))
+        # One that must go below others may never have had its turn.
+        for shim in self.shims:
+            if shim.key not in self.had_a_turn:
+                self._flip(shim)
+                self._flip(shim)
 
     def _flip(self, shim: Shim) -> None:
         """Apply a shim, or revert it; no other shim's state may change by that."""
@@ -199,6 +205,7 @@ class _Player:
         before, held = torchcompat.status(), self._held()
         if _is_covered(shim, held):
             return
+        self.had_a_turn.add(shim.key)
         if shim.key not in held:
             self._apply_one(shim.key)
         elif before[shim.key].reversible:
