@@ -21,6 +21,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_nll_loss_weight",
     "dtensor_norm_sum",
     "dtensor_pending_reductions",
+    "dtensor_pending_cast",
     "dtensor_rms_norm",
     "dtensor_pending_divisor",
     "dtensor_empty_dims",

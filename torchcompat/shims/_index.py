@@ -88,6 +88,11 @@ INDEX: dict[str, Entry] = {
         modules=("torch.distributed.tensor",),
         after=("dtensor_norm_sum", "dtensor_reductions"),
     ),
+    "dtensor_pending_cast": Entry(
+        key="dtensor_pending_cast",
+        affected=Affected(since="2.5.0", fixed_in=("2.12.0",)),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_rms_norm": Entry(
         key="dtensor_rms_norm",
         affected=Affected(since="2.5.0"),
