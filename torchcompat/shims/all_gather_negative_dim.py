@@ -14,7 +14,11 @@ from ..targets import lookup
 
 _COLLECTIVES = "torch.distributed._functional_collectives"
 _JOIN = "_maybe_view_chunk_cat"
-_JOINING = ("all_gather_tensor", "all_gather_tensor_autograd", "all_gather_single")
+_JOINING = (
+    "torch.distributed._functional_collectives:all_gather_tensor",
+    "torch.distributed._functional_collectives:all_gather_tensor_autograd",
+    "torch.distributed._functional_collectives:all_gather_single",
+)
 
 
 def _names(function: Any) -> tuple[str, ...]:
@@ -24,8 +28,7 @@ def _names(function: Any) -> tuple[str, ...]:
 
 def _faulty() -> list[str]:
     """The collectives that join the ranks' parts as views."""
-    targets = [f"{_COLLECTIVES}:{name}" for name in _JOINING]
-    return [target for target in targets if _JOIN in _names(lookup(target, None))]
+    return [target for target in _JOINING if _JOIN in _names(lookup(target, None))]
 
 
 def probe() -> Probe:
@@ -33,7 +36,7 @@ def probe() -> Probe:
     join = lookup(f"torch._utils:{_JOIN}", None)
     if join is None:
         return absent("the ranks' parts are joined by cat, which takes any dimension")
-    if any(is_replaced(f"{_COLLECTIVES}:{name}") for name in _JOINING):
+    if any(map(is_replaced, _JOINING)):
         return absent("dimensions are counted from the begin, by this shim", cured=True)
     if "view" not in _names(join):
         return drifted(f"torch._utils.{_JOIN} is written differently")

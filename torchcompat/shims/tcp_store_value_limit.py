@@ -12,18 +12,21 @@ from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
 
-_STORE = "torch.distributed:Store"
 _TCP = "torch.distributed:TCPStore"
-_WRITERS = ("set", "append", "compare_set", "multi_set")
+_WRITERS = (
+    "torch.distributed:Store.set",
+    "torch.distributed:Store.append",
+    "torch.distributed:Store.compare_set",
+    "torch.distributed:Store.multi_set",
+)
 _LIMIT = 8 << 20  # bytes; measured, torch names it nowhere in Python
 
 
 def probe() -> Probe:
     """Look whether TCPStores come in two kinds, of which libuv's has the limit."""
-    targets = [f"{_STORE}.{name}" for name in _WRITERS]
-    if all(map(is_replaced, targets)):
+    if all(map(is_replaced, _WRITERS)):
         return absent("a value that is too large is refused before it is sent, by this shim", cured=True)
-    if not all(callable(lookup(target, None)) for target in targets):
+    if not all(callable(lookup(target, None)) for target in _WRITERS):
         return drifted("stores are written to by other methods")
     if not hasattr(lookup(_TCP, None), "libuvBackend"):
         return drifted("a TCPStore does not tell which kind it is")
@@ -47,7 +50,7 @@ def edits() -> Sequence[Edit]:
 
         return write
 
-    return [ReplaceAttr(f"{_STORE}.{name}", make) for name in _WRITERS]
+    return [ReplaceAttr(target, make) for target in _WRITERS]
 
 
 def _flat(arguments: Iterable[Any]) -> Iterable[Any]:
