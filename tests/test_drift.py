@@ -21,6 +21,13 @@ FITTING = {
     "torch._inductor.codecache:FxGraphHashDetails.__init__": (
         "another signature",  # the salt passes on whatever it is called with
     ),
+    # So do these, and do their part before or after that.
+    "torch.autograd.grad_mode:set_grad_enabled.__enter__": ("another signature",),
+    "torch.autograd.grad_mode:set_grad_enabled.__exit__": ("another signature",),
+    "torch.backends.cudnn:m.flags": ("another signature",),
+    "torch.compiler:is_exporting": (
+        "renamed",  # the name that is missing is the fault
+    ),
 }
 
 

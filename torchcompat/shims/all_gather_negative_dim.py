@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import reproduce
 from ..edits import Edit, ReplaceAttr, is_replaced
+from ..errors import TargetDriftError
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
@@ -61,7 +62,10 @@ def edits() -> Sequence[Edit]:
 
     What joins the parts is left alone: from 2.13 on torch.compile knows it by its name.
     """
-    return [ReplaceAttr(target, _counting) for target in _faulty()]
+    faulty = _faulty()
+    if not faulty:
+        raise TargetDriftError(_JOINING[0], "no longer joins the ranks' parts as views, nor do its kin")
+    return [ReplaceAttr(target, _counting) for target in faulty]
 
 
 def gathered() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
 from ..edits import Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, present
+from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..targets import own_attr, owner_of
 
 #: Whatever of torch's Python switches gradients on again; no_grad's exit calls set_grad_enabled.
 _TARGETS = (
@@ -28,6 +30,9 @@ def probe() -> Probe:
 
     if all(map(is_replaced, _TARGETS)):
         return absent("the cache is cleared when gradients are switched on", cured=True)
+    for owner, name in map(owner_of, _TARGETS):
+        if not inspect.isfunction(own_attr(owner, name)):
+            return drifted(f"{owner.__name__} has no {name} of its own")
     with torch.inference_mode(False), torch.enable_grad():
         weight = torch.zeros(1, 1, device="cpu", dtype=torch.float32, requires_grad=True)
         rows = torch.zeros(0, 1, device="cpu", dtype=torch.float32)

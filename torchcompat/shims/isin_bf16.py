@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,8 @@ def probe() -> Probe:
     """The fault is in C++, and nothing in Python shows it; the cure is exact everywhere."""
     if is_replaced(_ISIN):
         return absent("torch.isin widens half-width floats, by this shim", cured=True)
-    if not callable(lookup(_ISIN, None)):
-        return drifted("torch.isin is not where it was")
+    if not inspect.isbuiltin(lookup(_ISIN, None)):
+        return drifted("torch.isin is no longer what C++ registers")
     return present("torch.isin hands bfloat16 and float16 to the kernel as they are")
 
 
