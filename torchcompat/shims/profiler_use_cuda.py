@@ -11,7 +11,7 @@ from .. import moved
 from ..edits import Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..targets import lookup
+from ..targets import lookup, own_attr, owner_of
 
 _OLD = "torch.autograd.profiler:profile.__init__"
 _NEW = "torch.profiler.profiler:profile.__init__"
@@ -21,7 +21,8 @@ def probe() -> Probe:
     """Look for the argument."""
     functions = {target: lookup(target, None) for target in (_OLD, _NEW)}
     for target, function in functions.items():
-        if not inspect.isfunction(function):
+        owner, name = (None, "") if function is None else owner_of(target)
+        if not inspect.isfunction(function) or own_attr(owner, name) is not function:
             return drifted(f"{target} is not where it was")
     lacking = [
         target

@@ -71,7 +71,9 @@ def edits() -> Sequence[Edit]:
     def forget() -> None:
         """Put the getters back where dynamo has collected ours, since it was loaded after us."""
         for name in _DYNAMO:
-            table = getattr(sys.modules.get("torch._dynamo.variables.torch"), name, None)
+            # Not by its attribute: a module that loads lazily may not be ready to be asked.
+            module = sys.modules.get("torch._dynamo.variables.torch")
+            table = getattr(module, "__dict__", {}).get(name)
             for getter, original in ours:
                 if isinstance(table, dict) and getter in table:
                     table[original] = table.pop(getter)
