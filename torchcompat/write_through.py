@@ -45,10 +45,10 @@ def _view_class() -> type:
         """See write_through()."""
 
         _put_back: Callable[[], None]
-        __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+        __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment, unused-ignore]
 
         @classmethod
-        def __torch_dispatch__(  # type: ignore[override]
+        def __torch_dispatch__(  # type: ignore[override, unused-ignore]
             cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
@@ -87,7 +87,7 @@ def _view_class() -> type:
         def numpy(self, **named: Any) -> Any:
             return self.differentiable().numpy(**named)
 
-        def __repr__(self, **named: Any) -> str:  # type: ignore[override]
+        def __repr__(self, **named: Any) -> str:  # type: ignore[override, unused-ignore]
             return repr(self.differentiable())
 
         def __deepcopy__(self, memo: Any) -> Any:
