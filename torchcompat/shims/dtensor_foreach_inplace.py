@@ -95,14 +95,14 @@ def edits() -> Sequence[Edit]:
         def redistribute_local_args(
             op_info: Any, suggested_input_schema: Any, *rest: Any, **named: Any
         ) -> None:
-            schema = op_info.schema
-            written = schema.op._schema.arguments[0].alias_info
-            mine, wanted = schema.args_schema[0], suggested_input_schema.args_schema[0]
-            if written is not None and written.is_write and isinstance(mine, (list, tuple)):
-                for at, (before, after) in enumerate(zip(mine, wanted)):
+            # Not op_info.schema: from 2.10 on it may be None. A list comes first in the flat one.
+            operator, wanted = suggested_input_schema.op, suggested_input_schema.args_schema[0]
+            written = operator._schema.arguments[0].alias_info
+            if written is not None and written.is_write and isinstance(wanted, (list, tuple)):
+                for at, (before, after) in enumerate(zip(op_info.flat_args_schema, wanted)):
                     if before.placements != after.placements:
                         raise RuntimeError(
-                            f"{schema.op} changes its tensors in place, and would change a copy of "
+                            f"{operator} changes its tensors in place, and would change a copy of "
                             f"number {at}: it has the placements {before.placements}, the operator "
                             f"needs {after.placements}; use the operator that returns new tensors, "
                             f"or redistribute the tensor first"
