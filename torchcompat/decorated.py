@@ -60,8 +60,7 @@ class ReplaceDecorated(Record):
     def prepare(self) -> Change:
         """Build the replacement; see :class:`~torchcompat.edits.Edit`."""
         wrapper = lookup(self.target)
-        root = self.target.partition(":")[0].partition(".")[0]
-        maker = foreign_maker(wrapper, root)
+        maker = foreign_maker(wrapper, self.target)
         if maker is not None and id(wrapper) not in _placed:
             raise ConflictError(self.target, f"a function of {maker}")
         cell = _cell(wrapper)

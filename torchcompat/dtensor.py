@@ -20,10 +20,12 @@ __all__ = [
     "SCHEMA_INFO",
     "SINGLE_DIM",
     "STRATEGIES",
+    "before_redistribution",
     "forget_shardings",
     "layers",
     "redistribution",
     "registered",
+    "takes_call_and_schema",
     "wrap_redistribution",
 ]
 
@@ -82,6 +84,31 @@ def layers(function: Any) -> Iterator[Any]:
     while function is not None:
         yield function
         function = getattr(function, "__wrapped__", None)
+
+
+def takes_call_and_schema(function: Callable[..., Any]) -> bool:
+    """Whether a function's first parameters are those that :data:`REDISTRIBUTE` is known by."""
+    return list(inspect.signature(function).parameters)[:2] == ["op_info", "suggested_input_schema"]
+
+
+def before_redistribution(key: str, look: Callable[[Any, Any], None]) -> Edit:
+    """Declare the edit by which a shim looks at a call whose inputs are to be moved, and may raise.
+
+    Args:
+        key: the shim's key, by which :func:`redistribution` knows the wrapper.
+        look: gets what the function at :data:`REDISTRIBUTE` gets first.
+    """
+
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def redistribute_local_args(
+            op_info: Any, suggested_input_schema: Any, *rest: Any, **named: Any
+        ) -> None:
+            look(op_info, suggested_input_schema)
+            original(op_info, suggested_input_schema, *rest, **named)
+
+        return redistribute_local_args
+
+    return wrap_redistribution(key, make)
 
 
 def wrap_redistribution(key: str, make: Callable[[Callable[..., None]], Callable[..., None]]) -> Edit:

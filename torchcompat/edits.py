@@ -183,7 +183,7 @@ class ReplaceAttr(Record):
         raw = raw_attr(owner, name)
         if raw is MISSING:
             raise TargetDriftError(self.target, "does not exist in this torch")
-        maker = foreign_maker(raw, self.target.partition(":")[0].partition(".")[0])
+        maker = foreign_maker(raw, self.target)
         if maker is not None and id(raw) not in _placed:
             raise ConflictError(self.target, f"a function of {maker}")
         if isinstance(raw, (classmethod, staticmethod)):
@@ -218,10 +218,7 @@ def is_ousted(change: Change) -> bool:
     if isinstance(change, _AttrChange):
         live = own_attr(change.owner, change.name)
         mine = live is change.new or id(live) in _placed
-        return (
-            not mine
-            and foreign_maker(live, change.target.partition(":")[0].partition(".")[0]) is not None
-        )
+        return not mine and foreign_maker(live, change.target) is not None
     if isinstance(change, _EntriesChange):
         live_entries = (
             (change.container.get(key, value), value) for key, value in change.entries.items()

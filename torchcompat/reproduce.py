@@ -17,6 +17,7 @@ __all__ = [
     "fake_world",
     "moe_blocks",
     "quick_inductor",
+    "replicated_linear",
     "train",
     "whole",
 ]
@@ -87,6 +88,23 @@ def fake_world(rank: int, size: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def replicated_linear() -> tuple[Any, Any]:
+    """Return a replicated weight whose gradient is a sum over a sharded batch, and a plain one.
+
+    Both are of shape (3, 6), and so are their gradients.
+    """
+    import torch
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    torch.manual_seed(0)
+    plain, batch = torch.nn.Linear(6, 3).weight, torch.randn(4, 6)
+    mesh = cpu_mesh()
+    weight: Any = torch.nn.Parameter(distribute_tensor(plain.detach(), mesh, [Replicate()]))
+    (distribute_tensor(batch, mesh, [Shard(0)]) @ weight.t()).sum().backward()
+    (batch @ plain.t()).sum().backward()
+    return weight, plain
 
 
 def train(

@@ -40,6 +40,7 @@ __all__ = [
     "override",
     "overload_of",
     "override_rule",
+    "pending",
     "place",
     "reduced",
     "refuse_partial",
@@ -239,15 +240,22 @@ def with_arguments(schema: Any, changed: Mapping[int, Any], **named: Any) -> Any
     return dataclasses.replace(schema, args_schema=args, kwargs_schema={**schema.kwargs_schema, **named})
 
 
-def reduced(tensor: Any) -> Any:
-    """Return what stands for a tensor, with replicas in place of what is partial."""
+def pending(tensor: Any) -> list[Any]:
+    """Return the placements of what stands for a tensor that wait for a reduction."""
+    return [one for one in tensor.strategies[0].output_spec.placements if one.is_partial()]
+
+
+def reduced(argument: Any) -> Any:
+    """Return what stands for a tensor, or for a list of them, with replicas for what is pending."""
     from torch.distributed.tensor import Replicate
 
+    if not hasattr(argument, "strategies"):
+        return type(argument)([reduced(tensor) for tensor in tensors(argument)])
     make_spec: Any = lookup("torch.distributed.tensor._dtensor_spec:DTensorSpec")
-    spec = tensor.strategies[0].output_spec
+    spec = argument.strategies[0].output_spec
     placements = tuple(Replicate() if one.is_partial() else one for one in spec.placements)
     whole = make_spec(spec.mesh, placements, tensor_meta=spec.tensor_meta)
-    return type(tensor)([_spec_class()(output_specs=whole)])
+    return type(argument)([_spec_class()(output_specs=whole)])
 
 
 def input_specs(schema: Any) -> list[tuple[str, Any]]:
@@ -344,8 +352,7 @@ def tensors(argument: Any) -> list[Any]:
 
 def norm_pending(tensor: Any) -> bool:
     """Whether a tensor is a norm whose reduction is pending, which adds up as powers."""
-    placements = tensor.strategies[0].output_spec.placements
-    return any(getattr(placement, "norm_type", None) is not None for placement in placements)
+    return any(getattr(placement, "norm_type", None) is not None for placement in pending(tensor))
 
 
 def whole_along(schema: Any) -> Any:
@@ -377,8 +384,8 @@ def refuse_partial(strategy: Callable[..., Any]) -> Callable[..., Any]:
     def checked(*given: Any) -> Any:
         schema = given[-1]  # a mesh comes first up to 2.7
         for written in tensors(schema.args_schema[0]):
-            placements = written.strategies[0].output_spec.placements
-            if any(placement.is_partial() for placement in placements):
+            if pending(written):
+                placements = written.strategies[0].output_spec.placements
                 raise RuntimeError(
                     f"{schema.op} cannot write into a DTensor that waits for a reduction "
                     f"({placements}): redistribute it first, or use the operator that makes a new tensor"

@@ -120,8 +120,8 @@ def who_made(value: Any) -> str:
 _HELPERS = frozenset({"typing_extensions"})
 
 
-def foreign_maker(raw: Any, root: str) -> str | None:
-    """Name the module that a function was really defined in, if it is not torch's own.
+def foreign_maker(raw: Any, target: str) -> str | None:
+    """Name the module that a target's function was really defined in, if it is not torch's own.
 
     ``__module__`` would not do, since ``functools.wraps`` copies it. Wrappers from the
     standard library (``contextmanager``) belong to what they wrap.
@@ -129,6 +129,7 @@ def foreign_maker(raw: Any, root: str) -> str | None:
     function = getattr(raw, "__func__", raw)
     if not isinstance(function, FunctionType):
         return None
+    root = target.partition(":")[0].partition(".")[0]
     maker = str(function.__globals__.get("__name__", root))
     top = maker.partition(".")[0]
     if top == root or top in sys.stdlib_module_names or top in _HELPERS:

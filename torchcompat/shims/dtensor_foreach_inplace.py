@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import STRATEGIES, redistribution, wrap_redistribution
+from ..dtensor import STRATEGIES, before_redistribution, redistribution, takes_call_and_schema
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import held, overload_of, overridden, override, reduced, tensors, with_arguments
+from ..strategies import (
+    held,
+    overload_of,
+    overridden,
+    override,
+    pending,
+    reduced,
+    tensors,
+    with_arguments,
+)
 from ..targets import lookup
 
 _KEY = "dtensor_foreach_inplace"
@@ -39,14 +47,9 @@ def probe() -> Probe:
         return absent("a list's pending sums are multiplied where they are, by this shim", cured=True)
     if any(getattr(own, "__name__", "") != "list_pointwise_strategy" for own in found):
         return drifted("DTensor multiplies lists by another strategy")
-    if list(inspect.signature(move).parameters)[:2] != ["op_info", "suggested_input_schema"]:
+    if not takes_call_and_schema(move):
         return drifted("redistribute_local_args has other parameters")
     return present("a list's pending sum is reduced into a copy, and the copy is changed")
-
-
-def _placements(tensor: Any) -> tuple[Any, ...]:
-    placements: tuple[Any, ...] = tensor.strategies[0].output_spec.placements
-    return placements
 
 
 def _waiting(*mesh_and_schema: Any) -> Any:
@@ -56,23 +59,21 @@ def _waiting(*mesh_and_schema: Any) -> Any:
     *mesh, schema = mesh_and_schema
     given = tensors(schema.args_schema[0])
     others = [tensor for argument in schema.args_schema[1:] for tensor in tensors(argument)]
-    pending = [one for tensor in given for one in _placements(tensor) if one.is_partial()]
-    sums = [type(one) is Partial and one.reduce_op in ("sum", "avg") for one in pending]
-    factors_wait = any(one.is_partial() for tensor in others for one in _placements(tensor))
-    if not pending or not all(sums) or factors_wait:
+    waiting = [one for tensor in given for one in pending(tensor)]
+    sums = [type(one) is Partial and one.reduce_op in ("sum", "avg") for one in waiting]
+    if not waiting or not all(sums) or any(map(pending, others)):
         return None
     # As torch does it for tensors that were reduced; then with what is pending put back.
-    listed = type(schema.args_schema[0])
-    whole = with_arguments(schema, {0: listed([reduced(tensor) for tensor in given])})
+    whole = with_arguments(schema, {0: reduced(schema.args_schema[0])})
     found = lookup(STRATEGIES)[schema.op](*mesh, whole)
-    return listed([_put_back(child, tensor) for child, tensor in zip(tensors(found), given)])
+    return type(found)([_put_back(child, tensor) for child, tensor in zip(tensors(found), given)])
 
 
 def _put_back(child: Any, tensor: Any) -> Any:
     def spec(found: Any) -> Any:
         placements = tuple(
             mine if mine.is_partial() else placement
-            for mine, placement in zip(_placements(tensor), found.placements)
+            for mine, placement in zip(tensor.strategies[0].output_spec.placements, found.placements)
         )
         return type(found)(found.mesh, placements, tensor_meta=found.tensor_meta)
 
@@ -90,28 +91,25 @@ def _put_back(child: Any, tensor: Any) -> Any:
 
 def edits() -> Sequence[Edit]:
     """Leave sums pending where that is right, and raise where a copy would be changed."""
+    return [
+        override(dict.fromkeys(_overloads(), _waiting)),
+        before_redistribution(_KEY, _refuse_copies),
+    ]
 
-    def make(original: Callable[..., None]) -> Callable[..., None]:
-        def redistribute_local_args(
-            op_info: Any, suggested_input_schema: Any, *rest: Any, **named: Any
-        ) -> None:
-            # Not op_info.schema: from 2.10 on it may be None. A list comes first in the flat one.
-            operator, wanted = suggested_input_schema.op, suggested_input_schema.args_schema[0]
-            written = operator._schema.arguments[0].alias_info
-            if written is not None and written.is_write and isinstance(wanted, (list, tuple)):
-                for at, (before, after) in enumerate(zip(op_info.flat_args_schema, wanted)):
-                    if before.placements != after.placements:
-                        raise RuntimeError(
-                            f"{operator} changes its tensors in place, and would change a copy of "
-                            f"number {at}: it has the placements {before.placements}, the operator "
-                            f"needs {after.placements}; use the operator that returns new tensors, "
-                            f"or redistribute the tensor first"
-                        )
-            original(op_info, suggested_input_schema, *rest, **named)
 
-        return redistribute_local_args
-
-    return [override(dict.fromkeys(_overloads(), _waiting)), wrap_redistribution(_KEY, make)]
+def _refuse_copies(op_info: Any, suggested_input_schema: Any) -> None:
+    # Not op_info.schema: from 2.10 on it may be None. A list comes first in the flat one.
+    operator, wanted = suggested_input_schema.op, suggested_input_schema.args_schema[0]
+    written = operator._schema.arguments[0].alias_info
+    if written is None or not written.is_write or not isinstance(wanted, (list, tuple)):
+        return
+    for at, (before, after) in enumerate(zip(op_info.flat_args_schema, wanted)):
+        if before.placements != after.placements:
+            raise RuntimeError(
+                f"{operator} changes its tensors in place, and would change a copy of number {at}: it "
+                f"has the placements {before.placements}, the operator needs {after.placements}; use "
+                f"the operator that returns new tensors, or redistribute the tensor first"
+            )
 
 
 # -- reproducers ---------------------------------------------------------------------
@@ -120,13 +118,8 @@ def edits() -> Sequence[Edit]:
 def clipped() -> None:
     """``clip_grad_norm_`` of a replicated weight, whose gradient is a sum over a sharded batch."""
     import torch
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    torch.manual_seed(0)
-    plain, batch = torch.nn.Linear(6, 3), torch.randn(4, 6)
-    mesh = reproduce.cpu_mesh()
-    weight: Any = torch.nn.Parameter(distribute_tensor(plain.weight.detach(), mesh, [Replicate()]))
-    (distribute_tensor(batch, mesh, [Shard(0)]) @ weight.t()).sum().backward()
+    weight, _ = reproduce.replicated_linear()
     torch.nn.utils.clip_grad_norm_([weight], 0.5, foreach=True)
     # Not 0.5 itself: up to 2.9 the norm that the gradient is divided by is too large.
     if reproduce.whole(weight.grad).norm() > 0.501:

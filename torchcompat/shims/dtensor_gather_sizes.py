@@ -16,6 +16,7 @@ from ..strategies import (
     held,
     input_specs,
     outcome,
+    overload_of,
     overridden,
     override,
     override_rule,
@@ -26,23 +27,17 @@ from ..targets import lookup
 _NAME = "gather.default"
 
 
-def _overload() -> Any:
-    import torch
-
-    return torch.ops.aten.gather.default
-
-
 def probe() -> Probe:
     """Ask a rule, a pure function, for an index of one column; look whether a strategy loops."""
     rule, strategy = held(SINGLE_DIM, _NAME), held(STRATEGIES, _NAME)
-    if overridden([_overload()], _whole, _only_of_one_size):
+    if overridden([overload_of(_NAME)], _whole, _only_of_one_size):
         return absent("only dimensions of one size are sharded, by this shim", cured=True)
     if rule is not None:
         if not callable(getattr(rule, "func", None)):
             return drifted("DTensor keeps its rules differently")
         meta: Any = lookup("torch.distributed.tensor._dtensor_spec:TensorMeta")
         args = (meta((2, 2), (2, 1), None), 0, meta((2, 1), (1, 1), None))
-        if any(_dim_of_all(row) == 1 for row in rule.func(_overload(), args, {})):
+        if any(_dim_of_all(row) == 1 for row in rule.func(overload_of(_NAME), args, {})):
             return present("input and index are sharded along a dimension of different sizes")
         return absent("only dimensions of one size are sharded")
     names = getattr(getattr(inspect.unwrap(strategy or probe), "__code__", None), "co_names", ())
@@ -90,8 +85,8 @@ def _only_of_one_size(original: Callable[..., Any]) -> Callable[..., Any]:
 def edits() -> Sequence[Edit]:
     """Shard input and index alike only along dimensions of one size."""
     if held(SINGLE_DIM, _NAME) is None:
-        return [override({_overload(): _whole})]
-    return [override_rule({_overload(): _only_of_one_size})]
+        return [override({overload_of(_NAME): _whole})]
+    return [override_rule({overload_of(_NAME): _only_of_one_size})]
 
 
 def picked() -> None:

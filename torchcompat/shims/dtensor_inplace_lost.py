@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import redistribution, wrap_redistribution
+from ..dtensor import before_redistribution, redistribution, takes_call_and_schema
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
@@ -27,34 +27,29 @@ def probe() -> Probe:
         return drifted("DTensor's dispatcher is written differently")
     if "redistribute_local_args" not in dispatch.__code__.co_names:
         return absent("another function dispatches")
-    if list(inspect.signature(move).parameters)[:2] != ["op_info", "suggested_input_schema"]:
+    if not takes_call_and_schema(move):
         return drifted("redistribute_local_args has other parameters")
     return present("what an in-place operator changes may be a copy")
 
 
 def edits() -> Sequence[Edit]:
     """Raise where the tensor to be changed would be redistributed, as newer builds do."""
+    return [before_redistribution(_KEY, _refuse_copy)]
 
-    def make(original: Callable[..., None]) -> Callable[..., None]:
-        def redistribute_local_args(
-            op_info: Any, suggested_input_schema: Any, *rest: Any, **named: Any
-        ) -> None:
-            schema = op_info.schema
-            written = schema.op._schema.arguments[0].alias_info
-            if written is not None and written.is_write:
-                mine, wanted = schema.args_schema[0], suggested_input_schema.args_schema[0]
-                before, after = getattr(mine, "placements", None), getattr(wanted, "placements", None)
-                if before != after:
-                    raise RuntimeError(
-                        f"{schema.op} changes its tensor in place, and would change a copy: the "
-                        f"tensor has the placements {before}, the operator needs {after}; use the "
-                        f"operator that returns a new tensor, or redistribute the tensor first"
-                    )
-            original(op_info, suggested_input_schema, *rest, **named)
 
-        return redistribute_local_args
-
-    return [wrap_redistribution(_KEY, make)]
+def _refuse_copy(op_info: Any, suggested_input_schema: Any) -> None:
+    schema = op_info.schema
+    written = schema.op._schema.arguments[0].alias_info
+    if written is None or not written.is_write:
+        return
+    mine, wanted = schema.args_schema[0], suggested_input_schema.args_schema[0]
+    before, after = getattr(mine, "placements", None), getattr(wanted, "placements", None)
+    if before != after:
+        raise RuntimeError(
+            f"{schema.op} changes its tensor in place, and would change a copy: the tensor has the "
+            f"placements {before}, the operator needs {after}; use the operator that returns a new "
+            f"tensor, or redistribute the tensor first"
+        )
 
 
 def _written(change: Callable[[Any], Any], want: float) -> None:

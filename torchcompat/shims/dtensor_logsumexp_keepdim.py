@@ -12,15 +12,9 @@ from ..dtensor import SINGLE_DIM, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import held, overridden, override_rule, reword, with_arguments
+from ..strategies import held, overload_of, overridden, override_rule, reword, with_arguments
 
 _NAME, _KEEPDIM = "logsumexp.default", 2
-
-
-def _overload() -> Any:
-    import torch
-
-    return torch.ops.aten.logsumexp.default
 
 
 def _own() -> Any:
@@ -34,7 +28,7 @@ def probe() -> Probe:
     own = _own()
     if own is None:
         return absent("logsumexp has no sharding strategy of its own")
-    if overridden([_overload()], _by_name, _naming):
+    if overridden([overload_of(_NAME)], _by_name, _naming):
         return absent("keepdim is handed to the strategy by name, by this shim", cured=True)
     code = getattr(inspect.unwrap(own), "__code__", None) if callable(own) else None
     if code is None:
@@ -63,8 +57,8 @@ def _naming(original: Callable[..., Any]) -> Callable[..., Any]:
 def edits() -> Sequence[Edit]:
     """Hand ``keepdim`` to torch's strategy by name, too."""
     if held(SINGLE_DIM, _NAME) is None:
-        return [reword({_overload(): _by_name})]
-    return [override_rule({_overload(): _naming})]
+        return [reword({overload_of(_NAME): _by_name})]
+    return [override_rule({overload_of(_NAME): _naming})]
 
 
 def kept() -> None:

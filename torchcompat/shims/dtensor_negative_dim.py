@@ -12,7 +12,7 @@ from ..dtensor import STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import held, overridden, reword, tensors, with_arguments
+from ..strategies import held, overload_of, overridden, reword, tensors, with_arguments
 from ..targets import lookup
 
 _SCANS = ("cumsum.default", "cumprod.default", "logcumsumexp.default")
@@ -21,8 +21,6 @@ _STACK, _SELECT_BACKWARD = "stack.default", "select_backward.default"
 
 def _faulty() -> list[Any]:
     """The overloads whose strategy is torch's own and takes a negative dimension as it is."""
-    import torch
-
     faulty = []
     for name in (*_SCANS, _STACK, _SELECT_BACKWARD):
         own = inspect.unwrap(held(STRATEGIES, name) or _faulty)
@@ -31,8 +29,7 @@ def _faulty() -> list[Any]:
         # a stack has one dimension more than what it is made of
         knows = _adds(own) if name == _STACK else "normalize_dim" in own.__code__.co_names
         if not knows:
-            packet, _, overload = name.partition(".")
-            faulty.append(getattr(getattr(torch.ops.aten, packet), overload))
+            faulty.append(overload_of(name))
     return faulty
 
 

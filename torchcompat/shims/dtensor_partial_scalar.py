@@ -11,7 +11,7 @@ from ..dtensor import SCHEMA_INFO, STRATEGIES, redistribution
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import norm_pending, overridden, override, tensors
+from ..strategies import norm_pending, overridden, override, pending, tensors
 from ..targets import lookup
 
 
@@ -63,10 +63,9 @@ def _must_reduce(op_schema: Any) -> bool:
     if "add" not in str(op_schema.op) or all(given[:2]):
         return False
     return any(
-        placement.is_partial()
-        and (type(placement) is not Partial or placement.reduce_op not in ("avg", "max", "min"))
+        type(placement) is not Partial or placement.reduce_op not in ("avg", "max", "min")
         for tensor in inputs
-        for placement in tensor.strategies[0].output_spec.placements
+        for placement in pending(tensor)
     )
 
 

@@ -10,7 +10,7 @@ from ..dtensor import STRATEGIES, registered
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import held, overload_of, overridden, reduced, reword, with_arguments
+from ..strategies import held, overload_of, overridden, pending, reduced, reword, with_arguments
 from ..targets import lookup
 
 _CAST = "_to_copy.default"
@@ -36,10 +36,7 @@ def _with_whole(schema: Any) -> Any:
     tensor, dtype = schema.args_schema[0], schema.kwargs_schema.get("dtype")
     if dtype is None or dtype.is_floating_point or dtype.is_complex:
         return schema  # every rank rounds its own part, as newer builds let it
-    spec = tensor.strategies[0].output_spec
-    if not any(placement.is_partial() for placement in spec.placements):
-        return schema
-    return with_arguments(schema, {0: reduced(tensor)})
+    return with_arguments(schema, {0: reduced(tensor)}) if pending(tensor) else schema
 
 
 def edits() -> Sequence[Edit]:

@@ -10,23 +10,18 @@ from ..dtensor import STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import overridden, reduced, reword, tensors, with_arguments
+from ..strategies import held, overload_of, overridden, pending, reduced, reword, tensors, with_arguments
 from ..targets import lookup
 
 _OPS = "torch.distributed.tensor._ops._pointwise_ops"
-
-
-def _div() -> Any:
-    import torch
-
-    return torch.ops.aten.div.Tensor
+_DIV = "div.Tensor"
 
 
 def probe() -> Probe:
     """Look which functions decide what a quotient leaves pending."""
-    if overridden([_div()], _with_whole_divisor):
+    if overridden([overload_of(_DIV)], _with_whole_divisor):
         return absent("a pending divisor is reduced first, by this shim", cured=True)
-    strategy = lookup(STRATEGIES, {}).get(_div())
+    strategy = held(STRATEGIES, _DIV)
     if strategy is None:
         return absent("quotients have rules for one mesh dimension")
     if strategy is lookup(f"{_OPS}:pointwise_strategy", None):
@@ -44,15 +39,15 @@ def probe() -> Probe:
 
 
 def _with_whole_divisor(op_schema: Any) -> Any:
-    divisors = tensors(op_schema.args_schema[1])
-    if not any(p.is_partial() for one in divisors for p in one.strategies[0].output_spec.placements):
+    divisor = op_schema.args_schema[1]
+    if not any(map(pending, tensors(divisor))):
         return op_schema
-    return with_arguments(op_schema, {1: reduced(divisors[0])})
+    return with_arguments(op_schema, {1: reduced(divisor)})
 
 
 def edits() -> Sequence[Edit]:
     """Reduce a pending divisor first."""
-    return [reword({_div(): _with_whole_divisor})]
+    return [reword({overload_of(_DIV): _with_whole_divisor})]
 
 
 def quotients() -> None:

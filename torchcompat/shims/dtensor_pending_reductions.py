@@ -11,7 +11,7 @@ from ..dtensor import STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import held, overload_of, overridden, reduced, reword, tensors, with_arguments
+from ..strategies import held, overload_of, overridden, pending, reduced, reword, tensors, with_arguments
 from ..targets import lookup
 
 _SUMS = ("sum", "avg")
@@ -64,19 +64,13 @@ def _with_whole(schema: Any) -> Any:
 
     may_wait = _MAY_WAIT[str(schema.op).partition(".")[2]]
     argument = schema.args_schema[0]
-    given = tensors(argument)
     # The kinds of a norm and of a lookup in a sharded table are subclasses, with rules of their own.
-    pending = [
-        placement.is_partial()
-        and (type(placement) is not Partial or placement.reduce_op not in may_wait)
-        for tensor in given
-        for placement in tensor.strategies[0].output_spec.placements
-    ]
-    if not any(pending):
-        return schema
-    if given == [argument]:
-        return with_arguments(schema, {0: reduced(argument)})
-    return with_arguments(schema, {0: type(argument)([reduced(tensor) for tensor in given])})
+    cannot_wait = any(
+        type(placement) is not Partial or placement.reduce_op not in may_wait
+        for tensor in tensors(argument)
+        for placement in pending(tensor)
+    )
+    return with_arguments(schema, {0: reduced(argument)}) if cannot_wait else schema
 
 
 def edits() -> Sequence[Edit]:
@@ -107,17 +101,10 @@ def norms() -> None:
 def gradient_norm() -> None:
     """The norm by which the gradient of a replicated weight, a sum over a sharded batch, is clipped."""
     import torch
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    torch.manual_seed(0)
-    plain, batch = torch.nn.Linear(6, 3), torch.randn(4, 6)
-    mesh = reproduce.cpu_mesh()
-    weight: Any = torch.nn.Parameter(distribute_tensor(plain.weight.detach(), mesh, [Replicate()]))
-    (distribute_tensor(batch, mesh, [Shard(0)]) @ weight.t()).sum().backward()
-    (batch @ plain.weight.t()).sum().backward()
     norms = [
         reproduce.whole(torch.nn.utils.clip_grad_norm_([parameter], 0.5))
-        for parameter in (weight, plain.weight)
+        for parameter in reproduce.replicated_linear()
     ]
     torch.testing.assert_close(norms[0], norms[1], msg="output 0 differs")
 

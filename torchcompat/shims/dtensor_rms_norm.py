@@ -11,23 +11,17 @@ from ..dtensor import SINGLE_DIM, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import held, input_specs, outcome, overridden, override, override_rule
+from ..strategies import held, input_specs, outcome, overload_of, overridden, override, override_rule
 
 _ADD = "add_.Scalar"
 # Adding one number on every rank adds it once to a mean, a maximum or a minimum of the ranks.
 _KEPT = ("avg", "max", "min")
 
 
-def _add() -> Any:
-    import torch
-
-    return torch.ops.aten.add_.Scalar
-
-
 def probe() -> Probe:
     """Look which table has the addition in place, and whether it was taught."""
     strategy, rules = held(STRATEGIES, _ADD), held(SINGLE_DIM, _ADD)
-    if overridden([_add()], _kept, _taught):
+    if overridden([overload_of(_ADD)], _kept, _taught):
         return absent("a number is added to a pending mean where it is, by this shim", cured=True)
     if callable(strategy) and rules is None:
         name = getattr(strategy, "__name__", "")
@@ -82,8 +76,8 @@ def _taught(original: Callable[..., Any]) -> Callable[..., Any]:
 def edits() -> Sequence[Edit]:
     """Let the addition keep a pending mean, maximum or minimum pending."""
     if held(SINGLE_DIM, _ADD) is None:
-        return [override({_add(): _kept})]
-    return [override_rule({_add(): _taught})]
+        return [override({overload_of(_ADD): _kept})]
+    return [override_rule({overload_of(_ADD): _taught})]
 
 
 def last_dimension() -> None:

@@ -11,14 +11,10 @@ from ..dtensor import PROPAGATOR, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import held, overridden, override, tensors, whole_along
+from ..strategies import held, overload_of, overridden, override, tensors, whole_along
 from ..targets import lookup
 
-
-def _select() -> Any:
-    import torch
-
-    return torch.ops.aten.select.int
+_SELECT = "select.int"
 
 
 def probe() -> Probe:
@@ -27,10 +23,10 @@ def probe() -> Probe:
         return drifted("DTensor keeps its strategies elsewhere")
     if lookup(f"{PROPAGATOR}._wrap_output_spec_tensor_meta", None) is None:
         return absent("the output's shape is written into a copy of the spec")
-    own = held(STRATEGIES, "select.int")
+    own = held(STRATEGIES, _SELECT)
     if own is None or not inspect.unwrap(own).__module__.startswith("torch."):
         return absent("torch has no strategy for select")
-    if overridden([_select()], _apart):
+    if overridden([overload_of(_SELECT)], _apart):
         return absent("the output has a spec of its own, by this shim", cured=True)
     if "is_sharded" in inspect.unwrap(own).__code__.co_names:
         return present("the input's spec is the output's, where nothing is sharded")
@@ -45,7 +41,7 @@ def _apart(*mesh_and_schema: Any) -> Any:
 
 def edits() -> Sequence[Edit]:
     """Make another spec for the output where torch's strategy hands on the input's."""
-    return [override({_select(): _apart})]
+    return [override({overload_of(_SELECT): _apart})]
 
 
 def afterwards() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import redistribution, wrap_redistribution
+from ..dtensor import redistribution, takes_call_and_schema, wrap_redistribution
 from ..edits import Edit
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
@@ -25,7 +25,7 @@ def probe() -> Probe:
         return absent("what is written to a slice is written to its shards, by this shim", cured=True)
     if function is None or not inspect.isfunction(lookup(_MOVE, None)):
         return drifted("DTensor's dispatcher is written differently")
-    if list(inspect.signature(function).parameters)[:2] != ["op_info", "suggested_input_schema"]:
+    if not takes_call_and_schema(function):
         return drifted("redistribute_local_args has other parameters")
     if "redistribute_local_tensor" not in function.__code__.co_names:
         return drifted("redistribute_local_args moves tensors otherwise")
