@@ -6,6 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .gate import Affected
+from .shim import Reproducer
+
 if TYPE_CHECKING:
     import torch
 
@@ -16,6 +19,7 @@ __all__ = [
     "cpu_mesh",
     "fake_world",
     "moe_blocks",
+    "on_two_ranks",
     "quick_inductor",
     "replicated_linear",
     "train",
@@ -88,6 +92,35 @@ def fake_world(rank: int, size: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def on_two_ranks(
+    run: Callable[[], None],
+    expect: str = r"AssertionError: .*output \d+ differs",
+    *,
+    since: str = "2.5.0",
+    needs: str = "the public torch.distributed.tensor",
+    affected: Affected | None = None,
+) -> Reproducer:
+    """Declare the reproducer that is a function about DTensors, run on two ranks under its own name.
+
+    Args:
+        run: see :class:`~torchcompat.shim.Reproducer`, also for ``expect`` and ``affected``.
+        expect: by default what :func:`assert_same_sharded` says of a wrong output.
+        since: the first release that can run it, and not by fault of what it is about.
+        needs: what is there from then on.
+        affected: the builds where it fails, if they differ from the shim's.
+    """
+    return Reproducer(
+        name=run.__name__,
+        run=run,
+        expect=expect,
+        ranks=2,
+        affected=affected,
+        runnable=Affected(since=since),
+        needs=needs,
+        preload=("torch.distributed.tensor", "torch._dynamo"),
+    )
 
 
 def replicated_linear() -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from .. import reproduce
 from ..dtensor import forget_shardings
 from ..edits import Call, Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
-from ..shim import Presence, Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Presence, Probe, Shim, absent, drifted, present
 from ..targets import lookup
 from . import dtensor_pending_divisor
 
@@ -95,14 +95,8 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=tuple(
-        Reproducer(
-            name=run.__name__,
-            run=run,
-            expect=r"AssertionError: .*the gradient differs",
-            ranks=2,
-            runnable=Affected(since=since),
-            needs=needs,
-            preload=("torch.distributed.tensor", "torch._dynamo"),
+        reproduce.on_two_ranks(
+            run, expect=r"AssertionError: .*the gradient differs", since=since, needs=needs
         )
         for run, since, needs in (
             (of_norms, "2.5.0", "the public torch.distributed.tensor"),

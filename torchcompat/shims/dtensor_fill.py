@@ -9,7 +9,7 @@ from .. import reproduce
 from ..dtensor import HANDLERS
 from ..edits import AddEntries, Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import overload_of
 from ..targets import lookup
 
@@ -139,15 +139,7 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=tuple(
-        Reproducer(
-            name=run.__name__,
-            run=run,
-            expect=expect,
-            ranks=2,
-            runnable=Affected(since=since),
-            needs=needs,
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        )
+        reproduce.on_two_ranks(run, expect=expect, since=since, needs=needs)
         for run, expect, since, needs in (
             (filled, _DIFFERS, "2.5.0", "the public torch.distributed.tensor"),
             (assigned, _MISSING, "2.5.0", "the public torch.distributed.tensor"),

@@ -9,7 +9,7 @@ from .. import reproduce
 from ..dtensor import STRATEGIES, before_redistribution, redistribution, takes_call_and_schema
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import (
     held,
     overload_of,
@@ -189,18 +189,7 @@ SHIM = Shim(
     modules=("torch.distributed.tensor",),
     probe=probe,
     edits=edits,
-    reproducers=tuple(
-        Reproducer(
-            name=run.__name__,
-            run=run,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
-            runnable=Affected(since="2.5.0"),
-            needs="the public torch.distributed.tensor",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        )
-        for run in (clipped, products, roots)
-    ),
+    reproducers=tuple(reproduce.on_two_ranks(run) for run in (clipped, products, roots)),
     after=("dtensor_cached_scalars", "dtensor_inplace_lost", "dtensor_slice_writes"),
     removable_when="the oldest torch you support is 2.12",
 )

@@ -10,7 +10,7 @@ from .. import reproduce
 from ..dtensor import SINGLE_DIM, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import (
     arguments,
     held,
@@ -126,15 +126,11 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=(
-        Reproducer(
-            name="picked",
-            run=picked,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
+        reproduce.on_two_ranks(
+            picked,
             # Up to 2.8 gather comes in for dtensor_cached_scalars.
-            runnable=Affected(since="2.9.0"),
+            since="2.9.0",
             needs="a gather that is not cached without its dimension",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
         ),
     ),
     removable_when="torch compares the sizes of input and index of a sharded gather",

@@ -10,7 +10,7 @@ from .. import reproduce
 from ..dtensor import before_redistribution, redistribution, takes_call_and_schema
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..targets import lookup
 
 _DISPATCH = "torch.distributed.tensor._dispatch:OpDispatcher.dispatch"
@@ -111,16 +111,8 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=tuple(
-        Reproducer(
-            name=name,
-            run=run,
-            expect=r"AssertionError: written in place: ",
-            ranks=2,
-            runnable=Affected(since="2.5.0"),
-            needs="the public torch.distributed.tensor",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        )
-        for name, run in (("divided", divided), ("root", root), ("allowed", allowed))
+        reproduce.on_two_ranks(run, expect=r"AssertionError: written in place: ")
+        for run in (divided, root, allowed)
     ),
     after=("dtensor_cached_scalars",),
     removable_when="the oldest torch you support is 2.10",

@@ -105,15 +105,7 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=(
-        Reproducer(
-            name="numbers",
-            run=numbers,
-            expect=r"AssertionError: S\(.*\): .* is .*, not ",
-            ranks=2,
-            runnable=Affected(since="2.5.0"),
-            needs="the public torch.distributed.tensor",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        ),
+        reproduce.on_two_ranks(numbers, expect=r"AssertionError: S\(.*\): .* is .*, not "),
         Reproducer(
             name="one_element",
             run=one_element,

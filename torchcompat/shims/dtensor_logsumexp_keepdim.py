@@ -11,7 +11,7 @@ from .. import reproduce
 from ..dtensor import SINGLE_DIM, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import held, overload_of, overridden, override_rule, reword, with_arguments
 
 _NAME, _KEEPDIM = "logsumexp.default", 2
@@ -87,15 +87,7 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=(
-        Reproducer(
-            name="kept",
-            run=kept,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
-            runnable=Affected(since="2.10.0"),
-            needs="a sharding strategy for logsumexp",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        ),
+        reproduce.on_two_ranks(kept, since="2.10.0", needs="a sharding strategy for logsumexp"),
     ),
     removable_when="torch reads the positional keepdim of logsumexp",
 )

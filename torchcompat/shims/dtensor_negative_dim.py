@@ -11,7 +11,7 @@ from .. import reproduce
 from ..dtensor import STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import held, overload_of, overridden, reword, tensors, with_arguments
 from ..targets import lookup
 
@@ -136,15 +136,12 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=tuple(
-        Reproducer(
-            name=run.__name__,
-            run=run,
+        reproduce.on_two_ranks(
+            run,
             expect=expect,
-            ranks=2,
             affected=Affected(since=since, fixed_in=(fixed_in,)),
-            runnable=Affected(since=runnable),
+            since=runnable,
             needs=needs,
-            preload=("torch.distributed.tensor", "torch._dynamo"),
         )
         for run, since, fixed_in, runnable, needs, expect in (
             (stacked, "2.5.0", "2.12.0", "2.5.0", "the public torch.distributed.tensor", _DIFFERS),

@@ -9,7 +9,7 @@ from .. import reproduce
 from ..dtensor import STRATEGIES, registered
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import norm_pending, overridden, override, whole_along
 from ..targets import lookup
 
@@ -78,17 +78,7 @@ SHIM = Shim(
     modules=("torch.distributed.tensor",),
     probe=probe,
     edits=edits,
-    reproducers=(
-        Reproducer(
-            name="norms",
-            run=norms,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
-            runnable=Affected(since="2.5.0"),
-            needs="the public torch.distributed.tensor",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        ),
-    ),
+    reproducers=(reproduce.on_two_ranks(norms),),
     removable_when="the oldest torch you support is 2.14",
     notes="Costs an all-reduce of the norms where they are summed before anything else.",
 )

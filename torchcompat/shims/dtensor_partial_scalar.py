@@ -10,7 +10,7 @@ from .. import reproduce
 from ..dtensor import SCHEMA_INFO, STRATEGIES, redistribution
 from ..edits import AddEntries, Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import norm_pending, overridden, override, pending, tensors
 from ..targets import lookup
 
@@ -170,22 +170,7 @@ SHIM = Shim(
     modules=("torch.distributed.tensor",),
     probe=probe,
     edits=edits,
-    reproducers=tuple(
-        Reproducer(
-            name=name,
-            run=run,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
-            runnable=Affected(since="2.5.0"),
-            needs="the public torch.distributed.tensor",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        )
-        for name, run in (
-            ("added_number", added_number),
-            ("kept_pending", kept_pending),
-            ("in_place", in_place),
-        )
-    ),
+    reproducers=tuple(reproduce.on_two_ranks(run) for run in (added_number, kept_pending, in_place)),
     removable_when="the oldest torch you support is 2.11",
     notes="Costs an all-reduce of the pending tensor, mostly of one number.",
 )

@@ -9,7 +9,7 @@ from .. import reproduce
 from ..dtensor import STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import held, overload_of, overridden, pending, reduced, reword, tensors, with_arguments
 from ..targets import lookup
 
@@ -82,16 +82,6 @@ SHIM = Shim(
     modules=("torch.distributed.tensor",),
     probe=probe,
     edits=edits,
-    reproducers=(
-        Reproducer(
-            name="quotients",
-            run=quotients,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
-            runnable=Affected(since="2.5.0"),
-            needs="the public torch.distributed.tensor",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        ),
-    ),
+    reproducers=(reproduce.on_two_ranks(quotients),),
     removable_when="the oldest torch you support is 2.12",
 )

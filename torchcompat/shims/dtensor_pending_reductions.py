@@ -10,7 +10,7 @@ from .. import reproduce
 from ..dtensor import STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import held, overload_of, overridden, pending, reduced, reword, tensors, with_arguments
 from ..targets import lookup
 
@@ -178,15 +178,7 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=tuple(
-        Reproducer(
-            name=run.__name__,
-            run=run,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
-            runnable=Affected(since=since),
-            needs=needs,
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        )
+        reproduce.on_two_ranks(run, since=since, needs=needs)
         for run, since, needs in (
             (norms, "2.5.0", "the public torch.distributed.tensor"),
             (gradient_norm, "2.5.0", "the public torch.distributed.tensor"),

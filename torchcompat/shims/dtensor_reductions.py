@@ -10,7 +10,7 @@ from .. import reproduce
 from ..dtensor import HANDLERS, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import along, arguments, norm_pending, overridden, override, whole_along
 from ..targets import lookup
 
@@ -142,20 +142,13 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=tuple(
-        Reproducer(
-            name=name,
-            run=run,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
-            affected=Affected(since="2.5.0", fixed_in=(fixed_in,)),
-            runnable=Affected(since=since),
-            needs=needs,
-            preload=("torch.distributed.tensor", "torch._dynamo"),
+        reproduce.on_two_ranks(
+            run, affected=Affected(since="2.5.0", fixed_in=(fixed_in,)), since=since, needs=needs
         )
-        for name, run, fixed_in, since, needs in (
-            ("all_of_them", all_of_them, "2.10.0", "2.5.0", _PUBLIC),
-            ("mean_of_uneven_shards", mean_of_uneven_shards, "2.10.0", "2.8.0", "a gloo that averages"),
-            ("indices", indices, "2.11.0", "2.5.0", _PUBLIC),
+        for run, fixed_in, since, needs in (
+            (all_of_them, "2.10.0", "2.5.0", _PUBLIC),
+            (mean_of_uneven_shards, "2.10.0", "2.8.0", "a gloo that averages"),
+            (indices, "2.11.0", "2.5.0", _PUBLIC),
         )
     ),
     removable_when="the oldest torch you support is 2.11",

@@ -10,7 +10,7 @@ from .. import reproduce
 from ..dtensor import SINGLE_DIM, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import held, input_specs, outcome, overload_of, overridden, override, override_rule
 
 _ADD = "add_.Scalar"
@@ -133,17 +133,14 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=tuple(
-        Reproducer(
-            name=run.__name__,
-            run=run,
+        reproduce.on_two_ranks(
+            run,
             expect=(
                 r"aten\.add_\.Scalar: in-place operations that require placement changes are not "
                 r"supported|AssertionError: .*(output \d+|the gradient) differs"
             ),
-            ranks=2,
-            runnable=Affected(since=since),
+            since=since,
             needs=needs,
-            preload=("torch.distributed.tensor", "torch._dynamo"),
         )
         for run, since, needs in (
             (last_dimension, "2.8.0", "a gloo that averages"),

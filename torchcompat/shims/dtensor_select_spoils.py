@@ -10,7 +10,7 @@ from .. import reproduce
 from ..dtensor import PROPAGATOR, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import held, overload_of, overridden, override, tensors, whole_along
 from ..targets import lookup
 
@@ -81,15 +81,7 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=(
-        Reproducer(
-            name="afterwards",
-            run=afterwards,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
-            runnable=Affected(since="2.8.0"),
-            needs="a sharding strategy for select",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        ),
+        reproduce.on_two_ranks(afterwards, since="2.8.0", needs="a sharding strategy for select"),
     ),
     removable_when="the oldest torch you support is 2.10",
 )

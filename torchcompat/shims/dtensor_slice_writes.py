@@ -10,7 +10,7 @@ from .. import reproduce
 from ..dtensor import redistribution, takes_call_and_schema, wrap_redistribution
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..shim import Probe, Shim, absent, drifted, present
 from ..targets import lookup
 from ..write_through import write_through
 
@@ -149,24 +149,8 @@ SHIM = Shim(
     probe=probe,
     edits=edits,
     reproducers=(
-        Reproducer(
-            name="slices",
-            run=slices,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
-            runnable=Affected(since="2.5.0"),
-            needs="the public torch.distributed.tensor",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        ),
-        Reproducer(
-            name="rows",
-            run=rows,
-            expect=r"AssertionError: .*output \d+ differs",
-            ranks=2,
-            runnable=Affected(since="2.8.0"),
-            needs="a strategy for aten.select",
-            preload=("torch.distributed.tensor", "torch._dynamo"),
-        ),
+        reproduce.on_two_ranks(slices),
+        reproduce.on_two_ranks(rows, since="2.8.0", needs="a strategy for aten.select"),
     ),
     after=("dtensor_cached_scalars", "dtensor_inplace_lost"),
     removable_when="torch writes such slices to their shards, or refuses to",
