@@ -118,6 +118,40 @@ def python(tmp_path):
 
 
 @pytest.fixture
+def two_ranks(python):
+    """Run Python source on two ranks, on a gloo group and with a mesh over both, to its end."""
+
+    def run(source):
+        begin, end = map(textwrap.dedent, (TWO_RANKS, TWO_RANKS_END))
+        done = python(begin + textwrap.dedent(source) + end)
+        assert done.stdout.splitlines()[-1] == "right"  # gloo talks too
+
+    return run
+
+
+TWO_RANKS = """
+    import os
+    import tempfile
+    import torch, torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    import torchcompat
+
+    store = tempfile.mktemp()
+    second = os.fork()
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0 if second else 1, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+"""
+TWO_RANKS_END = """
+    dist.destroy_process_group()
+    if not second:
+        os._exit(0)
+    assert os.waitpid(second, 0)[1] == 0
+    print("right")
+"""
+
+
+@pytest.fixture
 def fake_torch(tmp_path):
     """A folder with a tiny package named torch, for processes that must not see the real one."""
 

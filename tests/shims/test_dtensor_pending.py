@@ -12,19 +12,8 @@ BUILD = detect() or TorchBuild.parse("Unknown")
 if not BUILD.known or BUILD.line < (2, 5, 0):
     pytest.skip("needs the public torch.distributed.tensor", allow_module_level=True)
 
-RANKS = """
-import os
-import tempfile
-import torch, torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-import torchcompat
-
+BEGIN = """
 torchcompat.apply_all()
-store = tempfile.mktemp()
-second = os.fork()
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=0 if second else 1, world_size=2)
-mesh = init_device_mesh("cpu", (2,))
 plain = torch.rand(4, 6, generator=torch.Generator().manual_seed(0))
 
 def sharded(dim):
@@ -42,18 +31,11 @@ def refused(call, *words):
     else:
         raise AssertionError("changed in place")
 """
-END = """
-dist.destroy_process_group()
-if not second:
-    os._exit(0)
-assert os.waitpid(second, 0)[1] == 0
-print("done")
-"""
 
 
-def test_a_pending_sum_is_filled_once(python):
-    out = python(
-        RANKS
+def test_a_pending_sum_is_filled_once(two_ranks):
+    two_ranks(
+        BEGIN
         + """
 for other in (mesh, init_device_mesh("cpu", (2, 1)), init_device_mesh("cpu", (1, 2))):
     total = distribute_tensor(plain, other, [Shard(1)] * other.ndim).sum(1)
@@ -70,14 +52,12 @@ refused(lambda: sharded(1).norm(dim=1).fill_(2.0), "waits for a reduction of ano
 row = sharded(1)[1]
 assert row.fill_(5.0) is row
 """
-        + END
     )
-    assert out.stdout.split()[-1] == "done"  # gloo talks too
 
 
-def test_lists_are_changed_where_they_are_or_not_at_all(python):
-    out = python(
-        RANKS
+def test_lists_are_changed_where_they_are_or_not_at_all(two_ranks):
+    two_ranks(
+        BEGIN
         + """
 changes = (
     lambda listed: torch._foreach_mul_(listed, 3.0),
@@ -97,16 +77,14 @@ total = sharded(1).sum(1)
 refused(lambda: torch._foreach_sqrt_([sharded(0), total]), "number 1", "in-place")
 same(total, plain.sum(1))
 """
-        + END
     )
-    assert out.stdout.split()[-1] == "done"  # gloo talks too
 
 
-def test_the_total_norm_over_pending_sums_and_what_is_clipped_by_it(python):
+def test_the_total_norm_over_pending_sums_and_what_is_clipped_by_it(two_ranks):
     # From 2.9 on a single pending sum may be multiplied in place; before, that is refused.
     ways = (True, False) if BUILD.line >= (2, 9, 0) else (True,)
-    out = python(
-        RANKS
+    two_ranks(
+        BEGIN
         + f"WAYS = {ways}"
         + """
 weight = torch.nn.Parameter(distribute_tensor(torch.ones(3, 6), mesh, [Replicate()]))
@@ -119,6 +97,4 @@ for foreach in WAYS:
     same(norms[0], norms[1])
     same(weight.grad, reference.grad)
 """
-        + END
     )
-    assert out.stdout.split()[-1] == "done"  # gloo talks too
