@@ -72,7 +72,7 @@ FLOORS = [
     ("strategies",),
     ("dtensor",),
     ("decorated",),
-    ("edits", "bounds", "adafactor", "write_through"),
+    ("edits", "bounds", "adafactor", "convolution", "write_through"),
     ("targets", "gate"),
     ("api",),  # on no floor above: no engine and no shim comes with it
     ("builds", "errors", "schema", "scrub", "releases", "installation"),

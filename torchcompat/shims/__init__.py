@@ -12,6 +12,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_cached_scalars",
     "dtensor_inplace_lost",
     "dtensor_fill",
+    "dtensor_convolution",
     "dtensor_slice_writes",
     "dtensor_foreach_inplace",
     "dtensor_view_pickle",

@@ -40,6 +40,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0"),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_convolution": Entry(
+        key="dtensor_convolution",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_slice_writes": Entry(
         key="dtensor_slice_writes",
         affected=Affected(since="2.5.0"),
