@@ -53,28 +53,40 @@ same(got, conv(x[:1], weight, bias, padding=1))
     )
 
 
-def test_gradients_on_two_mesh_dimensions_and_in_channels_last(two_ranks):
+def test_gradients_on_two_mesh_dimensions(two_ranks):
     two_ranks(
         BEGIN
         + """
 conv = torch.nn.functional.conv2d
 square = init_device_mesh("cpu", (2, 1))
-x, weight, bias = random(4, 3, 5, 8), random(6, 3, 3, 3), random(6)
-for layout in (torch.contiguous_format, torch.channels_last):
-    plain = [t.clone().requires_grad_() for t in (x.contiguous(memory_format=layout), weight, bias)]
-    out = conv(*plain, padding=1)
-    out.square().sum().backward()
-    for placements in ((Shard(0), Shard(3)), (Shard(2), Replicate()), (Replicate(), Shard(0))):
-        given = [
-            put(tensor.detach(), *places, on=square).requires_grad_()
-            for tensor, places in zip(plain, (placements, (Shard(0), Shard(1)), (Shard(0), Replicate())))
-        ]
-        got = conv(*given, padding=1)
-        assert got.shape == out.shape and got.stride() == out.stride()
-        same(got, out.detach())
-        got.square().sum().backward()
-        for mine, reference in zip(given, plain):
-            same(mine.grad, reference.grad)
+plain = [t.requires_grad_() for t in (random(4, 3, 5, 8), random(6, 3, 3, 3), random(6))]
+out = conv(*plain, padding=1)
+out.square().sum().backward()
+for placements in ((Shard(0), Shard(3)), (Shard(2), Replicate()), (Replicate(), Shard(0))):
+    given = [
+        put(tensor.detach(), *places, on=square).requires_grad_()
+        for tensor, places in zip(plain, (placements, (Shard(0), Shard(1)), (Shard(0), Replicate())))
+    ]
+    got = conv(*given, padding=1)
+    assert (got.shape, got.stride()) == (out.shape, out.stride())
+    same(got, out.detach())
+    got.square().sum().backward()
+    for mine, reference in zip(given, plain):
+        same(mine.grad, reference.grad)
+"""
+    )
+
+
+def test_channels_last_stays_so(two_ranks):
+    two_ranks(
+        BEGIN
+        + """
+conv, last = torch.nn.functional.conv2d, torch.channels_last
+x, weight = random(4, 3, 5, 8).to(memory_format=last), random(6, 3, 3, 3).to(memory_format=last)
+out = conv(x, weight)
+got = conv(type(put(x)).from_local(x, mesh, [Replicate()]), put(weight))
+assert got.stride() == out.stride() == got.to_local().stride()
+same(got, out)
 """
     )
 
