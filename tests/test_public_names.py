@@ -69,10 +69,10 @@ FLOORS = [
     ("shims",),
     ("moved",),
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache", "entries"),
-    ("strategies",),
-    ("dtensor",),
+    ("strategies", "convolution"),
+    ("dtensor", "handlers"),
     ("decorated",),
-    ("edits", "bounds", "adafactor", "convolution", "write_through"),
+    ("edits", "bounds", "adafactor", "write_through"),
     ("targets", "gate"),
     ("api",),  # on no floor above: no engine and no shim comes with it
     ("builds", "errors", "schema", "scrub", "releases", "installation"),

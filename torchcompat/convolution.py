@@ -1,15 +1,14 @@
 """Convolutions of DTensors: what may stay sharded through one, and everything else gathered.
 
-The functions stand in for an operator in DTensor's table of handlers, below autograd.
-Imports torch only when called.
+The functions are handlers, see :mod:`torchcompat.handlers`. Imports torch only when called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from .targets import lookup
+from .handlers import moved, wrapped
 
 __all__ = ["BACKWARD_ARGUMENTS", "FORWARD_ARGUMENTS", "backward", "forward"]
 
@@ -31,14 +30,14 @@ def forward(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     x = named["input"]
     kept = _kept(named)
     local = operator(
-        _moved(x, kept),
-        *(_moved(named[name], [None] * len(kept)) for name in ("weight", "bias")),
+        moved(x, kept),
+        *(moved(named[name], [None] * len(kept)) for name in ("weight", "bias")),
         *(named[name] for name in FORWARD_ARGUMENTS[3:]),
     )
     shape = list(local.shape)
     for dim in (dim for dim in kept if dim is not None):
         shape[dim] = x.shape[0] if dim == 0 else x.shape[dim] // named["stride"][dim - 2]
-    return _wrapped(local, x.device_mesh, kept, shape)
+    return wrapped(local, x.device_mesh, kept, shape)
 
 
 def backward(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -47,16 +46,16 @@ def backward(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     x, weight = named["input"], named["weight"]
     kept = _kept(named)
     of_input, of_weight, of_bias = operator(
-        _moved(named["grad_output"], kept),
-        _moved(x, kept),
-        _moved(weight, [None] * len(kept)),
+        moved(named["grad_output"], kept),
+        moved(x, kept),
+        moved(weight, [None] * len(kept)),
         *(named[name] for name in BACKWARD_ARGUMENTS[3:]),
     )
     mesh = x.device_mesh
     return (
-        _wrapped(of_input, mesh, kept, x.shape),
-        _wrapped(of_weight, mesh, kept, weight.shape, summed=True),
-        _wrapped(of_bias, mesh, kept, named["bias_sizes"], summed=True),
+        wrapped(of_input, mesh, kept, x.shape),
+        wrapped(of_weight, mesh, kept, weight.shape, summed=True),
+        wrapped(of_bias, mesh, kept, named["bias_sizes"], summed=True),
     )
 
 
@@ -89,39 +88,3 @@ def _kept(named: Mapping[str, Any]) -> list[int | None]:
         )
 
     return [dim if dim is not None and independent(dim) else None for dim in dims]
-
-
-def _moved(tensor: Any, dims: Sequence[int | None]) -> Any:
-    """Return this rank's part of a DTensor that is sharded along these dimensions only."""
-    from torch.distributed.tensor import Replicate, Shard
-
-    if not hasattr(tensor, "placements"):  # no bias, or one that everybody has
-        return tensor
-    placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
-    # Below autograd: what is moved must not ask for gradients, which up to 2.9 would be detached.
-    return tensor.detach().redistribute(tensor.device_mesh, placements)._local_tensor
-
-
-def _wrapped(
-    local: Any, mesh: Any, dims: Sequence[int | None], shape: Sequence[int], *, summed: bool = False
-) -> Any:
-    """Return the DTensor of a shape of which this rank has a part, or a summand."""
-    import torch
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-
-    if local is None:
-        return None
-    make_spec: Any = lookup("torch.distributed.tensor._dtensor_spec:DTensorSpec")
-    make_meta: Any = lookup("torch.distributed.tensor._dtensor_spec:TensorMeta")
-    placements = [Replicate() if dim is None else Partial() if summed else Shard(dim) for dim in dims]
-    meta = make_meta(torch.Size(shape), _strides(local, shape), local.dtype)
-    return DTensor._op_dispatcher.wrap(local, make_spec(mesh, tuple(placements), tensor_meta=meta))
-
-
-def _strides(local: Any, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a dense tensor whose dimensions lie in memory as those of another."""
-    strides, step = [0] * len(shape), 1
-    for dim in sorted(range(len(shape)), key=lambda dim: (local.stride(dim), -dim)):
-        strides[dim] = step
-        step *= max(shape[dim], 1)
-    return tuple(strides)

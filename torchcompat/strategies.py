@@ -1,8 +1,7 @@
 """Sharding strategies for operators that DTensor has none for, and how to register them.
 
-A strategy is a function of an operator's schema in which specs of DTensors stand for the
-tensors; it says how every input has to be placed, and how the outputs then are. Imports
-torch only when called.
+A strategy is a function of an operator's schema in which specs of DTensors stand for the tensors;
+it says how every input has to be placed, and how the outputs then are. Imports torch when called.
 """
 
 from __future__ import annotations
@@ -30,8 +29,10 @@ __all__ = [
     "arguments",
     "can_build",
     "decomposes",
+    "gathered",
     "held",
     "input_specs",
+    "masked_outcome",
     "missing",
     "movable",
     "norm_pending",
@@ -299,21 +300,23 @@ def movable(placements: Iterable[Any], move: Callable[[int], int | None]) -> tup
     )
 
 
-def outcome(schema: Any, inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]) -> Any:
+def outcome(
+    schema: Any, inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any] | None]
+) -> Any:
     """Build the one strategy that places inputs and outputs as given.
 
     Args:
         schema: what the strategy function got.
         inputs: the placements of every tensor among the arguments.
-        outputs: the placements of every output.
+        outputs: the placements of every output; None for one that the operator leaves out.
     """
     make_spec: Any = lookup("torch.distributed.tensor._dtensor_spec:DTensorSpec")
     make_strategy: Any = lookup(f"{_SCHEMA}:OpStrategy")
     specs = [spec for _, spec in input_specs(schema)]
     mesh = specs[0].mesh
 
-    def strategy(*placed: Sequence[Any]) -> Any:
-        made = tuple(make_spec(mesh, tuple(placements)) for placements in placed)
+    def strategy(*placed: Sequence[Any] | None) -> Any:
+        made = tuple(None if one is None else make_spec(mesh, tuple(one)) for one in placed)
         needed = [
             make_spec(mesh, tuple(placements), tensor_meta=spec.tensor_meta)
             for placements, spec in zip(inputs, specs)
@@ -371,6 +374,18 @@ def whole_along(schema: Any) -> Any:
 
     kept = movable(spec.placements, moved)
     return outcome(schema, [kept], [place(kept, moved)] * len(schema.op._schema.returns))
+
+
+def gathered(schema: Any) -> Any:
+    """Build the strategy of an operator that needs all of its inputs whole."""
+    whole = [place(spec.placements, lambda dim: None) for _, spec in input_specs(schema)]
+    return masked_outcome(schema, whole, whole[0])
+
+
+def masked_outcome(schema: Any, inputs: Sequence[Sequence[Any]], placed: Sequence[Any]) -> Any:
+    """Build the strategy whose outputs are all placed alike, but for those that a mask leaves out."""
+    mask = arguments(schema).get("output_mask") or [True] * len(schema.op._schema.returns)
+    return outcome(schema, inputs, [placed if wanted else None for wanted in mask])
 
 
 def refuse_partial(strategy: Callable[..., Any]) -> Callable[..., Any]:

@@ -45,6 +45,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0"),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_group_norm": Entry(
+        key="dtensor_group_norm",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_slice_writes": Entry(
         key="dtensor_slice_writes",
         affected=Affected(since="2.5.0"),
@@ -146,6 +151,11 @@ INDEX: dict[str, Entry] = {
     ),
     "dtensor_dim_ops": Entry(
         key="dtensor_dim_ops",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_gathered_ops": Entry(
+        key="dtensor_gathered_ops",
         affected=Affected(since="2.5.0"),
         modules=("torch.distributed.tensor",),
     ),

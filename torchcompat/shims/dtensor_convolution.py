@@ -12,12 +12,12 @@ from ..dtensor import HANDLERS
 from ..edits import AddEntries, Edit
 from ..errors import TargetDriftError
 from ..gate import Affected
+from ..handlers import handler, is_ours
 from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import overload_of
 from ..targets import lookup
 
 _FORWARD, _BACKWARD = "convolution.default", "convolution_backward.default"
-_OURS = "_torchcompat_convolution"
 
 
 def probe() -> Probe:
@@ -28,9 +28,9 @@ def probe() -> Probe:
     found = [handlers.get(overload_of(name)) for name in (_FORWARD, _BACKWARD)]
     if not any(found):
         return absent("convolutions have no handler")
-    if all(hasattr(handler, _OURS) for handler in found):
+    if all(map(is_ours, found, (forward, backward))):
         return absent("inputs are moved before they are convolved, by this shim", cured=True)
-    names = [handler.__code__.co_names for handler in found if inspect.isfunction(handler)]
+    names = [one.__code__.co_names for one in found if inspect.isfunction(one)]
     if len(names) < 2 or not all({"unwrap_to_op_info", "wrap"} <= set(known) for known in names):
         return drifted("convolutions are handled differently")
     for overload, expected in ((_FORWARD, FORWARD_ARGUMENTS), (_BACKWARD, BACKWARD_ARGUMENTS)):
@@ -45,36 +45,16 @@ def edits() -> Sequence[Edit]:
     """Handle both operators in place of torch's handlers."""
 
     def entries() -> Mapping[Any, Any]:
-        handlers = lookup(HANDLERS)
+        originals = lookup(HANDLERS)
         found = {}
         for name, handle, made_of in ((_FORWARD, forward, 1), (_BACKWARD, backward, 2)):
             overload = overload_of(name)
-            if not callable(handlers.get(overload)):
+            if not callable(originals.get(overload)):
                 raise TargetDriftError(HANDLERS, f"has no handler for {overload}")
-            found[overload] = _handler(handle, made_of, handlers[overload])
+            found[overload] = handler(handle, made_of, originals[overload])
         return found
 
     return [AddEntries(HANDLERS, entries, replace=True)]
-
-
-def _handler(
-    handle: Callable[..., Any], made_of: int, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Make a handler that leaves it to torch's to refuse what is not on one mesh."""
-
-    def handler(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        from torch.distributed.tensor import DTensor
-
-        tensors = [one for one in (*args, *kwargs.values()) if hasattr(one, "device")]
-        meshes = [tensor.device_mesh for tensor in tensors if isinstance(tensor, DTensor)]
-        mixed = len(meshes) < len(tensors) and not DTensor._op_dispatcher._allow_implicit_replication
-        first = all(isinstance(one, DTensor) for one in args[:made_of])
-        if mixed or not first or any(mesh != meshes[0] for mesh in meshes):
-            return original(operator, args, kwargs)
-        return handle(operator, args, kwargs)
-
-    setattr(handler, _OURS, original)
-    return handler
 
 
 # -- reproducers ---------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ..strategies import (
     arguments,
     can_build,
     decomposes,
+    gathered,
     held,
     input_specs,
     missing,
@@ -74,9 +75,7 @@ def _drop(*given: Any) -> Any:
 
 
 def _whole(*given: Any) -> Any:
-    schema = given[-1]
-    inputs = [place(spec.placements, lambda dim: None) for _, spec in input_specs(schema)]
-    return outcome(schema, inputs, inputs[:1])
+    return gathered(given[-1])
 
 
 def _strategy(schema: Any, *, drops: bool) -> Any:
