@@ -243,7 +243,7 @@ SHIM = Shim(
         "registered. So for max_pool3d, adaptive_max_pool, padding that reflects or repeats, "
         "fold and unfold, cdist, pdist, bilinear, addbmm, margin losses, renorm, take, put, "
         "scatter_reduce, masked_scatter and searchsorted, forward or backward; up to 2.12 also for "
-        "interpolate, up to 2.11 for max_pool2d and cross products, up to 2.9 for pixel_shuffle"
+        "interpolate, up to 2.11 for max_pool2d and cross products, up to 2.10 for pixel_shuffle"
     ),
     cause="DTensor registers nothing for these operators.",
     cure=(
@@ -263,7 +263,7 @@ SHIM = Shim(
         reproduce.on_two_ranks(resized, _EXPECT, affected=Affected(since="2.5.0", fixed_in=("2.13.0",))),
         reproduce.on_two_ranks(solved, _EXPECT, affected=Affected(since="2.5.0", fixed_in=("2.12.0",))),
         reproduce.on_two_ranks(
-            shuffled, _EXPECT, affected=Affected(since="2.5.0", fixed_in=("2.10.0",))
+            shuffled, _EXPECT, affected=Affected(since="2.5.0", fixed_in=("2.11.0",))
         ),
     ),
     removable_when="torch registers strategies for all of them",
