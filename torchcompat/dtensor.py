@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .edits import Edit, ReplaceAttr
@@ -23,6 +24,7 @@ __all__ = [
     "before_redistribution",
     "forget_shardings",
     "layers",
+    "ranks_along",
     "redistribution",
     "registered",
     "takes_call_and_schema",
@@ -66,6 +68,12 @@ def forget_shardings() -> None:
     clear = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
     if clear is not None:
         clear()
+
+
+def ranks_along(mesh: Any, placements: Sequence[Any], dim: int) -> int:
+    """Return over how many ranks a tensor's dimension is sharded; 1 where it is not."""
+    sharding = [at for at, placement in enumerate(placements) if placement.is_shard(dim)]
+    return math.prod(mesh.size(at) for at in sharding)
 
 
 def redistribution() -> tuple[Callable[..., Any] | None, frozenset[str]]:

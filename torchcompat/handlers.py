@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .strategies import overload_of
 from .targets import lookup
 
-__all__ = ["batched", "handler", "is_ours", "moved", "wrapped"]
+__all__ = ["handler", "is_ours", "kept", "moved", "with_other_arguments", "wrapped"]
 
 _HANDLE = "_torchcompat_handle"
 
@@ -21,8 +22,8 @@ def handler(
     """Make a handler that leaves it to torch to refuse what is not made of DTensors on one mesh.
 
     Args:
-        handle: called as ``handle(overload, args, kwargs)``; at least the first ``made_of``
-            of the arguments are DTensors, and all DTensors are on one mesh.
+        handle: called as ``handle(overload, named)`` with the arguments by their names; at
+            least the first ``made_of`` are DTensors, and all DTensors are on one mesh.
         made_of: the number of arguments that have to be DTensors.
         original: torch's own handler, if there is one.
     """
@@ -36,7 +37,7 @@ def handler(
         mixed = len(meshes) < len(tensors) and not dispatcher._allow_implicit_replication
         first = all(isinstance(one, DTensor) for one in args[:made_of])
         if not mixed and first and all(mesh == meshes[0] for mesh in meshes):
-            return handle(operator, args, kwargs)
+            return handle(operator, {**dict(zip(_names(operator), args)), **kwargs})
         if original is not None:
             return original(operator, args, kwargs)
         dispatcher.unwrap_to_op_info(operator, args, kwargs)  # raises, in its own words
@@ -51,11 +52,30 @@ def is_ours(found: Any, handle: Callable[..., Any]) -> bool:
     return getattr(found, _HANDLE, None) is handle
 
 
-def batched(tensor: Any) -> list[int | None]:
-    """Return for every dimension of the mesh 0 where samples are sharded along it, else None."""
+def with_other_arguments(expected: Mapping[str, tuple[str, ...]]) -> Any:
+    """Return the first overload whose arguments have other names than these; None if none has."""
+    for name, arguments in expected.items():
+        overload = overload_of(name)
+        if _names(overload) != arguments:
+            return overload
+    return None
+
+
+def _names(overload: Any) -> tuple[str, ...]:
+    return tuple(arg.name for arg in overload._schema.arguments)
+
+
+def kept(tensor: Any, independent: Callable[[int], bool]) -> list[int | None]:
+    """Return for every dimension of the mesh the tensor's one that stays sharded along it, or None.
+
+    Args:
+        tensor: a DTensor.
+        independent: whether an operator may work on the parts along a dimension on their own.
+    """
     from torch.distributed.tensor import Shard
 
-    return [0 if type(one) is Shard and one.dim == 0 else None for one in tensor.placements]
+    dims = [placement.dim if type(placement) is Shard else None for placement in tensor.placements]
+    return [dim if dim is not None and independent(dim) else None for dim in dims]
 
 
 def moved(tensor: Any, dims: Sequence[int | None]) -> Any:

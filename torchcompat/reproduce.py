@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "beside",
+    "functional",
     "assert_same_sharded",
     "assert_same_training",
     "batches",
@@ -121,6 +123,28 @@ def on_two_ranks(
         needs=needs,
         preload=("torch.distributed.tensor", "torch._dynamo"),
     )
+
+
+def functional() -> Any:
+    """Return ``torch.nn.functional``, for modules that must not import torch."""
+    import torch
+
+    return torch.nn.functional
+
+
+def beside(like: Any, tensor: Any, placement: Any = None) -> Any:
+    """Put a plain tensor where another one is, which may be a DTensor on a mesh of one dimension.
+
+    Args:
+        like: a DTensor, or a plain tensor; the result is then the tensor itself.
+        tensor: the plain tensor, the same on all ranks.
+        placement: how it is placed; ``Replicate()`` by default.
+    """
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    if not hasattr(like, "placements"):
+        return tensor
+    return distribute_tensor(tensor, like.device_mesh, [placement or Replicate()])
 
 
 def replicated_linear() -> tuple[Any, Any]:

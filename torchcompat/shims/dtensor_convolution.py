@@ -7,17 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..convolution import BACKWARD_ARGUMENTS, FORWARD_ARGUMENTS, backward, forward
+from ..convolution import backward, forward
 from ..dtensor import HANDLERS
 from ..edits import AddEntries, Edit
 from ..errors import TargetDriftError
 from ..gate import Affected
-from ..handlers import handler, is_ours
+from ..handlers import handler, is_ours, with_other_arguments
+from ..reproduce import beside, functional
 from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import overload_of
 from ..targets import lookup
 
 _FORWARD, _BACKWARD = "convolution.default", "convolution_backward.default"
+_ARGUMENTS = {
+    _FORWARD: (
+        *("input", "weight", "bias", "stride", "padding", "dilation"),
+        *("transposed", "output_padding", "groups"),
+    ),
+    _BACKWARD: (
+        *("grad_output", "input", "weight", "bias_sizes", "stride", "padding", "dilation"),
+        *("transposed", "output_padding", "groups", "output_mask"),
+    ),
+}
 
 
 def probe() -> Probe:
@@ -33,9 +44,9 @@ def probe() -> Probe:
     names = [one.__code__.co_names for one in found if inspect.isfunction(one)]
     if len(names) < 2 or not all({"unwrap_to_op_info", "wrap"} <= set(known) for known in names):
         return drifted("convolutions are handled differently")
-    for overload, expected in ((_FORWARD, FORWARD_ARGUMENTS), (_BACKWARD, BACKWARD_ARGUMENTS)):
-        if tuple(arg.name for arg in overload_of(overload)._schema.arguments) != expected:
-            return drifted(f"aten.{overload} has other arguments")
+    changed = with_other_arguments(_ARGUMENTS)
+    if changed is not None:
+        return drifted(f"{changed} has other arguments")
     if "redistribute_local_args" in names[0]:
         return absent("convolutions move their inputs first")
     return present("a convolution is made of the parts that every rank has, wherever they belong")
@@ -60,26 +71,10 @@ def edits() -> Sequence[Edit]:
 # -- reproducers ---------------------------------------------------------------------
 
 
-def _functional() -> Any:
-    import torch
-
-    return torch.nn.functional
-
-
 def _random(*shape: int, seed: int = 2) -> Any:
     import torch
 
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def _replicas(like: Any, tensor: Any) -> Any:
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
-    return (
-        distribute_tensor(tensor, like.device_mesh, [Replicate()])
-        if hasattr(like, "placements")
-        else tensor
-    )
 
 
 def data_parallel() -> None:
@@ -87,8 +82,8 @@ def data_parallel() -> None:
     from torch.distributed.tensor import Replicate, Shard
 
     def padded(x: Any, _: Any) -> Any:
-        weight, bias = _replicas(x, _random(6, 3, 3, 3)), _replicas(x, _random(6, seed=3))
-        return _functional().conv2d(x, weight.requires_grad_(), bias.requires_grad_(), padding=1)
+        weight, bias = beside(x, _random(6, 3, 3, 3)), beside(x, _random(6, seed=3))
+        return functional().conv2d(x, weight.requires_grad_(), bias.requires_grad_(), padding=1)
 
     _same(padded, (4, 3, 6, 8), Shard(0), Replicate())
 
@@ -98,10 +93,10 @@ def first_layer() -> None:
     from torch.distributed.tensor import Replicate
 
     def patches(x: Any, _: Any) -> Any:
-        return _functional().conv2d(_replicas(x, _random(4, 3, 6, 9)), x, stride=3)
+        return functional().conv2d(beside(x, _random(4, 3, 6, 9)), x, stride=3)
 
     def padded(x: Any, _: Any) -> Any:
-        return _functional().conv2d(_replicas(x, _random(4, 3, 6, 8)), x, padding=1)
+        return functional().conv2d(beside(x, _random(4, 3, 6, 8)), x, padding=1)
 
     for function in (patches, padded):
         _same(function, (6, 3, 3, 3), Replicate())
@@ -112,10 +107,10 @@ def sharded_weight() -> None:
     from torch.distributed.tensor import Shard
 
     def weight_only(x: Any, _: Any) -> Any:
-        return _functional().conv2d(_replicas(x, _random(4, 4, 6, 8)), x, padding=1)
+        return functional().conv2d(beside(x, _random(4, 4, 6, 8)), x, padding=1)
 
     def batch_and_weight(x: Any, place: Any) -> Any:
-        return _functional().conv2d(place(_random(4, 4, 6, 8)), x, place(_random(6, seed=3)), padding=1)
+        return functional().conv2d(place(_random(4, 4, 6, 8)), x, place(_random(6, seed=3)), padding=1)
 
     for function in (weight_only, batch_and_weight):
         _same(function, (6, 4, 3, 3), Shard(0), Shard(1))
@@ -126,10 +121,10 @@ def sharded_channels() -> None:
     from torch.distributed.tensor import Shard
 
     def ordinary(x: Any, place: Any) -> Any:
-        return _functional().conv2d(x, _replicas(x, _random(6, 4, 3, 3)), padding=1)
+        return functional().conv2d(x, beside(x, _random(6, 4, 3, 3)), padding=1)
 
     def depthwise(x: Any, place: Any) -> Any:
-        return _functional().conv1d(x.flatten(2), _replicas(x, _random(4, 1, 3)), padding=1, groups=4)
+        return functional().conv1d(x.flatten(2), beside(x, _random(4, 1, 3)), padding=1, groups=4)
 
     for function in (ordinary, depthwise):
         _same(function, (4, 4, 2, 5), Shard(1))
@@ -140,13 +135,13 @@ def sharded_pixels() -> None:
     from torch.distributed.tensor import Shard
 
     def neighbours(x: Any, _: Any) -> Any:
-        return _functional().conv2d(x, _replicas(x, _random(6, 3, 3, 3)), padding=1)
+        return functional().conv2d(x, beside(x, _random(6, 3, 3, 3)), padding=1)
 
     def overlapping(x: Any, _: Any) -> Any:
-        return _functional().conv2d(x, _replicas(x, _random(6, 3, 3, 3)))
+        return functional().conv2d(x, beside(x, _random(6, 3, 3, 3)))
 
     def patches(x: Any, _: Any) -> Any:
-        return _functional().conv2d(x, _replicas(x, _random(6, 3, 2, 2)), stride=2)
+        return functional().conv2d(x, beside(x, _random(6, 3, 2, 2)), stride=2)
 
     for function in (neighbours, overlapping, patches):
         _same(function, (4, 3, 4, 8), Shard(3), Shard(2))
@@ -157,12 +152,12 @@ def transposed() -> None:
     from torch.distributed.tensor import Shard
 
     def of_batch(x: Any, _: Any) -> Any:
-        return _functional().conv_transpose2d(
-            x, _replicas(x, _random(4, 6, 3, 3)), stride=2, output_padding=1
+        return functional().conv_transpose2d(
+            x, beside(x, _random(4, 6, 3, 3)), stride=2, output_padding=1
         )
 
     def of_weight(x: Any, place: Any) -> Any:
-        return _functional().conv_transpose1d(place(_random(4, 4, 6)), x.flatten(2))
+        return functional().conv_transpose1d(place(_random(4, 4, 6)), x.flatten(2))
 
     _same(of_batch, (4, 4, 3, 5), Shard(0))
     _same(of_weight, (4, 6, 1, 3), Shard(0), Shard(1))

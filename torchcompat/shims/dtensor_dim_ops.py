@@ -9,20 +9,18 @@ from .. import reproduce
 from ..dtensor import SINGLE_DIM
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..missing_ops import Groups, probe_missing, register_missing
+from ..shim import Probe, Reproducer, Shim
 from ..strategies import (
     along,
     arguments,
-    can_build,
     decomposes,
     gathered,
     held,
     input_specs,
-    missing,
     movable,
     outcome,
     place,
-    register,
 )
 
 # The overloads, by the release from which torch does without us. Outputs of KEEP have the
@@ -53,7 +51,7 @@ _KEEP = ("unfold.default",)
 _WHOLE = ("unfold_backward.default",)
 
 
-def _groups() -> tuple[tuple[Callable[..., Any], tuple[str, ...]], ...]:
+def _groups() -> Groups:
     if held(SINGLE_DIM, "cos.default") is not None:  # 2.12 and later
         return ((_keep, _KEEP), (_whole, _WHOLE))
     keep, drop = _KEEP_UNTIL_212 + _KEEP, _DROP_UNTIL_212
@@ -109,17 +107,12 @@ def _strategy(schema: Any, *, drops: bool) -> Any:
 
 def probe() -> Probe:
     """Look for the operators in the propagator's tables."""
-    first = next((found for _, names in _groups() for found in missing(names)), None)
-    if first is None:
-        return absent("every operator of the table has a strategy", cured=True)
-    if not can_build():
-        return drifted("torch.distributed.tensor._op_schema lacks a class that strategies are made of")
-    return present(f"no strategy for {first} is registered")
+    return probe_missing(name for _, names in _groups() for name in names)
 
 
 def edits() -> Sequence[Edit]:
     """Register one strategy per kind of output."""
-    return register({found: strategy for strategy, names in _groups() for found in missing(names)})
+    return register_missing(_groups())
 
 
 def windows() -> None:
@@ -134,7 +127,7 @@ def reordered() -> None:
         lambda x, _: [x.cumsum(0), x.cumsum(1)],
         lambda x, _: x.flip(0) * x.flip([1]),
         lambda x, _: [x.roll(2, 1), x.roll((1, 1), (0, 1)), x.roll(3)],
-        lambda x, _: _functional().glu(x, -1),
+        lambda x, _: reproduce.functional().glu(x, -1),
     )
 
 
@@ -207,12 +200,6 @@ def _same(*functions: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
 
 def _on(function: Callable[[Any, int], Any], dim: int, *placements: Any) -> None:
     reproduce.assert_same_sharded(lambda x, _: function(x, dim), shape=(5, 6), placements=placements)
-
-
-def _functional() -> Any:
-    import torch
-
-    return torch.nn.functional
 
 
 _PUBLIC = Affected(since="2.5.0")

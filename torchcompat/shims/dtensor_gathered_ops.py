@@ -7,20 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import SINGLE_DIM
+from ..dtensor import SINGLE_DIM, ranks_along
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Shim, absent, drifted, present
+from ..missing_ops import Groups, probe_missing, register_missing
+from ..shim import Probe, Shim
 from ..strategies import (
-    can_build,
     decomposes,
     gathered,
     held,
     input_specs,
     masked_outcome,
-    missing,
     place,
-    register,
 )
 
 
@@ -65,7 +63,7 @@ _GATHERED_UNTIL_211 = (
 )
 
 
-def _groups() -> tuple[tuple[Callable[..., Any], tuple[str, ...]], ...]:
+def _groups() -> Groups:
     if held(SINGLE_DIM, "cos.default") is not None:  # 2.12 and later
         return ((_spatial, _SPATIAL), (_whole, _GATHERED))
     more = _GATHERED + _GATHERED_UNTIL_212
@@ -86,9 +84,7 @@ def _spatial(*given: Any) -> Any:
     leading = len(sizes) - int(along[1] if along else len(sizes))
 
     def stays(dim: int) -> int | None:
-        ranks = 1
-        for at, placement in enumerate(placements):
-            ranks *= specs[0].mesh.size(at) if placement.is_shard(dim) else 1
+        ranks = ranks_along(specs[0].mesh, placements, dim)
         each_has_some = sizes[dim] > (ranks - 1) * -(-sizes[dim] // ranks)
         same = all(spec.shape[dim] == sizes[dim] for spec in specs)
         return dim if dim < leading and each_has_some and same else None
@@ -103,31 +99,20 @@ def _whole(*given: Any) -> Any:
 
 def probe() -> Probe:
     """Look for the operators in the propagator's tables."""
-    first = next((found for _, names in _groups() for found in missing(names)), None)
-    if first is None:
-        return absent("every operator of the table has a strategy", cured=True)
-    if not can_build():
-        return drifted("torch.distributed.tensor._op_schema lacks a class that strategies are made of")
-    return present(f"no strategy for {first} is registered")
+    return probe_missing(name for _, names in _groups() for name in names)
 
 
 def edits() -> Sequence[Edit]:
     """Register one strategy per kind of operator."""
-    return register({found: strategy for strategy, names in _groups() for found in missing(names)})
+    return register_missing(_groups())
 
 
 # -- reproducers ---------------------------------------------------------------------
 
 
-def _functional() -> Any:
-    import torch
-
-    return torch.nn.functional
-
-
 def pooled() -> None:
     """Averages and maxima over windows, and adaptive ones, of two and three dimensions."""
-    F = _functional()
+    F = reproduce.functional()
     _same((4, 3, 6, 6), lambda x, _: [F.avg_pool2d(x, 3, 2, 1), F.adaptive_max_pool2d(x, (3, 2))])
     _same((2, 4, 8), lambda x, _: [F.avg_pool1d(x, 2), F.adaptive_max_pool1d(x, 3)])
     _same(
@@ -139,7 +124,7 @@ def pooled() -> None:
 
 def padded() -> None:
     """``pad`` that reflects and that repeats, ``unfold`` and ``fold``."""
-    F = _functional()
+    F = reproduce.functional()
 
     def extended(pad: tuple[int, ...], mode: str) -> Callable[[Any, Any], Any]:
         return lambda x, _: F.pad(x, pad, mode=mode)
@@ -154,7 +139,7 @@ def compared() -> None:
     """``cdist``, ``pdist``, ``bilinear``, ``addbmm``, ``renorm`` and margin losses."""
     import torch
 
-    F = _functional()
+    F = reproduce.functional()
     labels, several = torch.tensor([0, 3, 1, 2]), torch.tensor([[1, 2, -1, 0, 0, 0]] * 4)
     _same(
         (4, 6),
@@ -188,7 +173,7 @@ def picked() -> None:
 
 def resized() -> None:
     """``interpolate`` of all kinds, ``max_pool2d`` and ``adaptive_avg_pool2d``."""
-    F = _functional()
+    F = reproduce.functional()
     kinds = (
         *(((2, 3, 4), "nearest"), ((2, 3, 4), "linear"), ((2, 3, 4), "nearest-exact")),
         *(((2, 3, 4, 4), kind) for kind in ("nearest", "bilinear", "bicubic", "nearest-exact")),
@@ -219,7 +204,7 @@ def shuffled() -> None:
     """``pixel_shuffle``, ``pixel_unshuffle``, ``channel_shuffle`` and ``isin``."""
     import torch
 
-    F = _functional()
+    F = reproduce.functional()
     _same(
         (2, 4, 2, 4),
         lambda x, _: [F.pixel_shuffle(x, 2), F.pixel_unshuffle(x, 2)],

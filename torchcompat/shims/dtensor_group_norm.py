@@ -9,17 +9,19 @@ from .. import reproduce
 from ..dtensor import HANDLERS, registered
 from ..edits import AddEntries, Edit
 from ..gate import Affected
-from ..handlers import batched, handler, is_ours, moved, wrapped
+from ..handlers import handler, is_ours, kept, moved, with_other_arguments, wrapped
 from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import overload_of
 from ..targets import lookup
 
 _FORWARD, _BACKWARD = "native_group_norm.default", "native_group_norm_backward.default"
-_FORWARD_NAMES = ("input", "weight", "bias", "N", "C", "HxW", "group", "eps")
-_BACKWARD_NAMES = (
-    *("grad_out", "input", "mean", "rstd", "weight"),
-    *("N", "C", "HxW", "group", "output_mask"),
-)
+_ARGUMENTS = {
+    _FORWARD: ("input", "weight", "bias", "N", "C", "HxW", "group", "eps"),
+    _BACKWARD: (
+        *("grad_out", "input", "mean", "rstd", "weight"),
+        *("N", "C", "HxW", "group", "output_mask"),
+    ),
+}
 
 
 def probe() -> Probe:
@@ -33,47 +35,49 @@ def probe() -> Probe:
         return absent("group norm has handlers, by this shim", cured=True)
     if any(found):
         return absent("group norm has handlers")
-    for overload, names in zip(overloads, (_FORWARD_NAMES, _BACKWARD_NAMES)):
-        if tuple(arg.name for arg in overload._schema.arguments) != names:
-            return drifted(f"{overload} has other arguments")
+    changed = with_other_arguments(_ARGUMENTS)
+    if changed is not None:
+        return drifted(f"{changed} has other arguments")
     missing = [overload for overload in overloads if not registered(overload)]
     if not missing:
         return absent("group norm has strategies")
     return present(f"no strategy for {missing[0]} is registered")
 
 
-def _forward(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _forward(operator: Any, named: Mapping[str, Any]) -> Any:
     """Normalize the samples that every rank has; all of its channels and pixels make a group."""
-    named = {**dict(zip(_FORWARD_NAMES, args)), **kwargs}
-    x = named["input"]
-    kept, nowhere = batched(x), [None] * x.device_mesh.ndim
+    x, mesh = named["input"], named["input"].device_mesh
+    samples, nowhere = kept(x, _is_batch), [None] * mesh.ndim
     # what was gathered from shards of different sizes need not be contiguous; the kernels need it
-    local = moved(x, kept).contiguous()
-    weight, bias = (moved(named[name], nowhere) for name in ("weight", "bias"))
-    sizes = (local.shape[0], *(named[name] for name in ("C", "HxW", "group", "eps")))
-    out, mean, rstd = operator(local, weight, bias, *sizes)
+    local = moved(x, samples).contiguous()
+    whole = {name: moved(named[name], nowhere) for name in ("weight", "bias")}
+    out, mean, rstd = operator(**{**named, **whole, "input": local, "N": local.shape[0]})
     moments = (x.shape[0], named["group"])
     return (
-        wrapped(out, x.device_mesh, kept, x.shape),
-        *(wrapped(one, x.device_mesh, kept, moments) for one in (mean, rstd)),
+        wrapped(out, mesh, samples, x.shape),
+        *(wrapped(one, mesh, samples, moments) for one in (mean, rstd)),
     )
 
 
-def _backward(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _backward(operator: Any, named: Mapping[str, Any]) -> Any:
     """Differentiate as :func:`_forward` did; gradients of weight and bias are sums over the parts."""
-    named = {**dict(zip(_BACKWARD_NAMES, args)), **kwargs}
     x, mesh = named["input"], named["input"].device_mesh
-    kept, nowhere = batched(x), [None] * mesh.ndim
-    local = [moved(named[name], kept).contiguous() for name in _BACKWARD_NAMES[:4]]
+    samples, nowhere = kept(x, _is_batch), [None] * mesh.ndim
+    local = {
+        name: moved(named[name], samples).contiguous() for name in ("grad_out", "input", "mean", "rstd")
+    }
+    weight = moved(named["weight"], nowhere)
     of_input, of_weight, of_bias = operator(
-        *local,
-        moved(named["weight"], nowhere),
-        *(local[1].shape[0], *(named[name] for name in _BACKWARD_NAMES[6:])),
+        **{**named, **local, "weight": weight, "N": local["input"].shape[0]}
     )
     return (
-        wrapped(of_input, mesh, kept, x.shape),
-        *(wrapped(one, mesh, kept, (named["C"],), summed=True) for one in (of_weight, of_bias)),
+        wrapped(of_input, mesh, samples, x.shape),
+        *(wrapped(one, mesh, samples, (named["C"],), summed=True) for one in (of_weight, of_bias)),
     )
+
+
+def _is_batch(dim: int) -> bool:
+    return dim == 0
 
 
 def edits() -> Sequence[Edit]:
@@ -110,17 +114,14 @@ def of_input() -> None:
 def of_weight() -> None:
     """Gradients of weight and bias, replicated and sharded, of a batch that is sharded or not."""
     import torch
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import Replicate, Shard
 
     batch = torch.randn(4, 4, 3, generator=torch.Generator().manual_seed(2))
 
     for placement in (Replicate(), Shard(0), Shard(2)):
 
         def of_both(x: Any, _: Any, placement: Any = placement) -> Any:
-            given = batch
-            if hasattr(x, "placements"):
-                given = distribute_tensor(batch, x.device_mesh, [placement])
-            return torch.nn.functional.group_norm(given, 2, x, x)
+            return torch.nn.functional.group_norm(reproduce.beside(x, batch, placement), 2, x, x)
 
         reproduce.assert_same_sharded(of_both, shape=(4,), rtol=1e-4, atol=1e-5)
 

@@ -10,8 +10,9 @@ from .. import reproduce
 from ..dtensor import SINGLE_DIM, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
-from ..strategies import can_build, held, missing, refuse_partial, register
+from ..missing_ops import probe_missing
+from ..shim import Probe, Reproducer, Shim
+from ..strategies import held, missing, refuse_partial, register
 
 _MODEL = "_fused_adam_.default"
 # Where each keeps the steps, one number per parameter, which may be on a smaller mesh.
@@ -26,14 +27,7 @@ _STEPS: dict[str, int | None] = {
 
 def probe() -> Probe:
     """Look for the operators in the propagator's tables, and for Adam's, to borrow from."""
-    first = next(missing(_STEPS), None)
-    if first is None:
-        return absent("the fused optimizers have strategies", cured=True)
-    if held(SINGLE_DIM, _MODEL) is None and held(STRATEGIES, _MODEL) is None:
-        return drifted("DTensor no longer registers aten._fused_adam_ in a table that is known")
-    if not can_build():
-        return drifted("torch.distributed.tensor._op_schema lacks a class that strategies are made of")
-    return present(f"no strategy for {first} is registered")
+    return probe_missing(_STEPS, model=_MODEL, none="the fused optimizers have strategies")
 
 
 def edits() -> Sequence[Edit]:

@@ -9,9 +9,9 @@ from .. import reproduce
 from ..dtensor import SINGLE_DIM, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
-from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..missing_ops import probe_missing
+from ..shim import Probe, Reproducer, Shim
 from ..strategies import (
-    can_build,
     decomposes,
     held,
     input_specs,
@@ -60,14 +60,7 @@ def _borrowers() -> tuple[str, ...]:
 
 def probe() -> Probe:
     """Look for the operators in the propagator's tables, and for a strategy to borrow."""
-    first = next(missing(_borrowers() + _LOG_SIGMOID), None)
-    if first is None:
-        return absent("every operator of the table has a strategy", cured=True)
-    if held(SINGLE_DIM, _MODEL) is None and held(STRATEGIES, _MODEL) is None:
-        return drifted("DTensor no longer registers aten.cos in a table that is known")
-    if not can_build():
-        return drifted("torch.distributed.tensor._op_schema lacks a class that strategies are made of")
-    return present(f"no strategy for {first} is registered")
+    return probe_missing(_borrowers() + _LOG_SIGMOID, model=_MODEL)
 
 
 def edits() -> Sequence[Edit]:
@@ -104,13 +97,13 @@ def _log_sigmoid(*given: Any) -> Any:
 
 def clipped() -> None:
     """The backwards that no build has: ``hardtanh``, ``hardswish`` and their kin."""
-    f = _functional()
+    f = reproduce.functional()
     _same(*map(_alone, (f.hardtanh, f.relu6, f.hardswish, f.hardsigmoid, f.softshrink, f.hardshrink)))
 
 
 def log_sigmoid() -> None:
     """``logsigmoid``, as in losses of preferences."""
-    _same(lambda x, _: _functional().logsigmoid(2 * x))
+    _same(lambda x, _: reproduce.functional().logsigmoid(2 * x))
 
 
 def prelu() -> None:
@@ -119,7 +112,7 @@ def prelu() -> None:
 
     def apply(x: Any, place: Callable[[Any], Any], count: int) -> list[Any]:
         weight = place(torch.linspace(0.1, 0.6, count)).requires_grad_()
-        out = _functional().prelu(x, weight)
+        out = reproduce.functional().prelu(x, weight)
         (gradient,) = torch.autograd.grad((out * out).sum(), weight, retain_graph=True)
         return [out, gradient]
 
@@ -130,7 +123,7 @@ def compared() -> None:
     """``ne``, ``threshold``, and the backward of ``logit``."""
     import torch
 
-    f = _functional()
+    f = reproduce.functional()
     _same(
         lambda x, _: [x.ne(x.round()), f.threshold(x, 0.1, -1.0)],
         lambda x, _: torch.special.logit(x.sigmoid(), eps=1e-3),
@@ -140,7 +133,7 @@ def compared() -> None:
 
 def activations() -> None:
     """``softplus``, ``elu``, ``leaky_relu``, ``mish``, and some of them in place."""
-    f = _functional()
+    f = reproduce.functional()
     _same(
         *map(_alone, (f.softplus, f.elu, f.selu, f.celu, f.leaky_relu, f.mish)),
         lambda x, _: f.softplus(x, beta=2.0, threshold=1.0),
@@ -170,12 +163,6 @@ def _alone(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
 def _same(*functions: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
     for function in functions:
         reproduce.assert_same_sharded(function, shape=(5, 6))
-
-
-def _functional() -> Any:
-    import torch
-
-    return torch.nn.functional
 
 
 _PUBLIC = Affected(since="2.5.0")

@@ -83,13 +83,10 @@ def edits() -> Sequence[Edit]:
 def last_dimension() -> None:
     """Values and gradients, with an eps that shows, with weights and without."""
     import torch
-    from torch.distributed.tensor import Replicate, distribute_tensor
     from torch.nn import functional as f
 
     def norms(x: Any, _: Any) -> Any:
-        weight: Any = torch.linspace(0.5, 2, x.shape[-1])
-        if hasattr(x, "device_mesh"):
-            weight = distribute_tensor(weight, x.device_mesh, [Replicate()])
+        weight = reproduce.beside(x, torch.linspace(0.5, 2, x.shape[-1]))
         size = tuple(x.shape[-1:])
         return (
             f.rms_norm(x, size, eps=0.5),
