@@ -46,6 +46,7 @@ KEYS: tuple[str, ...] = (
     "clip_grad_mixed_mesh",
     "adafactor_dtensor",
     "embedding_padding_sharded",
+    "tcp_store_full_reads",
     "tcp_store_value_limit",
     "device_mesh_submesh",
     "device_mesh_flatten_slice",

@@ -214,6 +214,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0"),
         modules=("torch.nn.modules.sparse", "torch.distributed.tensor"),
     ),
+    "tcp_store_full_reads": Entry(
+        key="tcp_store_full_reads",
+        affected=Affected(since="2.7.0", fixed_in=("2.8.0",)),
+        modules=("torch.distributed",),
+    ),
     "tcp_store_value_limit": Entry(
         key="tcp_store_value_limit",
         affected=Affected(since="2.4.0"),
