@@ -76,12 +76,12 @@ def direct() -> None:
 
 def rendezvous() -> None:
     """The same with the store that ``init_process_group`` would get."""
-    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous as meet
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    store, _, _ = next(dist.rendezvous(f"tcp://127.0.0.1:{port}?rank=0&world_size=1"))
+    store, _, _ = next(meet(f"tcp://127.0.0.1:{port}?rank=0&world_size=1"))
     _filled(store)
 
 
