@@ -15,7 +15,7 @@ import torchcompat
 LIMIT = 8 << 20
 
 def pair(*last, **named):
-    patience = timedelta(seconds=20)
+    patience = timedelta(seconds=60)
     server = dist.TCPStore("127.0.0.1", 0, 1, True, patience, *last, **named)
     return server, dist.TCPStore("127.0.0.1", server.port, None, False, patience)
 """

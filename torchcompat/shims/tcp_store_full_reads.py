@@ -70,8 +70,9 @@ def direct() -> None:
     from datetime import timedelta
 
     tcp_store: Any = lookup(_TCP)
-    server = tcp_store("127.0.0.1", 0, 1, True, timeout=timedelta(seconds=5))
-    _filled(tcp_store("127.0.0.1", server.port, None, False, timeout=timedelta(seconds=5)))
+    # A name server that does not answer costs 5 seconds of it.
+    server = tcp_store("127.0.0.1", 0, 1, True, timeout=timedelta(seconds=60))
+    _filled(tcp_store("127.0.0.1", server.port, None, False, timeout=timedelta(seconds=60)))
 
 
 def rendezvous() -> None:

@@ -79,8 +79,9 @@ def _written(write: Callable[[Any, bytes], object]) -> None:
 
     tcp_store: Any = lookup(_TCP)
     prefixed: Any = lookup("torch.distributed:PrefixStore")
-    server = tcp_store("127.0.0.1", 0, 1, True, timeout=timedelta(seconds=5))
-    client = tcp_store("127.0.0.1", server.port, None, False, timeout=timedelta(seconds=5))
+    # A name server that does not answer costs 5 seconds of it.
+    server = tcp_store("127.0.0.1", 0, 1, True, timeout=timedelta(seconds=60))
+    client = tcp_store("127.0.0.1", server.port, None, False, timeout=timedelta(seconds=60))
     store = prefixed("outer", prefixed("inner", client))
     # Not of _LIMIT bytes: on 2.7 such a value may get lost by another fault, tcp_store_full_reads.
     write(store, b"x")
