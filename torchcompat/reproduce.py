@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .gate import Affected
 from .shim import Reproducer
+from .targets import lookup
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,7 @@ __all__ = [
     "on_two_ranks",
     "quick_inductor",
     "replicated_linear",
+    "tcp_store",
     "train",
     "whole",
 ]
@@ -81,6 +83,19 @@ def cpu_mesh() -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
+def tcp_store() -> tuple[Any, Any]:
+    """Return a TCPStore that serves on a free port of this machine, and a client of it.
+
+    A name server that does not answer costs 5 seconds each, so they are patient.
+    """
+    from datetime import timedelta
+
+    make: Any = lookup("torch.distributed:TCPStore")
+    patience = timedelta(seconds=60)
+    server = make("127.0.0.1", 0, 1, True, timeout=patience)
+    return server, make("127.0.0.1", server.port, None, False, timeout=patience)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .. import reproduce
 from ..edits import Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
@@ -67,12 +68,8 @@ def _filled(client: Any) -> None:
 
 def direct() -> None:
     """A client of a TCPStore sets values whose messages are as long as one read."""
-    from datetime import timedelta
-
-    tcp_store: Any = lookup(_TCP)
-    # A name server that does not answer costs 5 seconds of it.
-    server = tcp_store("127.0.0.1", 0, 1, True, timeout=timedelta(seconds=60))
-    _filled(tcp_store("127.0.0.1", server.port, None, False, timeout=timedelta(seconds=60)))
+    _server, client = reproduce.tcp_store()
+    _filled(client)
 
 
 def rendezvous() -> None:

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .. import reproduce
 from ..edits import Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
@@ -75,13 +76,8 @@ def _on_libuv(store: Any) -> bool:
 
 
 def _written(write: Callable[[Any, bytes], object]) -> None:
-    from datetime import timedelta
-
-    tcp_store: Any = lookup(_TCP)
     prefixed: Any = lookup("torch.distributed:PrefixStore")
-    # A name server that does not answer costs 5 seconds of it.
-    server = tcp_store("127.0.0.1", 0, 1, True, timeout=timedelta(seconds=60))
-    client = tcp_store("127.0.0.1", server.port, None, False, timeout=timedelta(seconds=60))
+    _server, client = reproduce.tcp_store()
     store = prefixed("outer", prefixed("inner", client))
     # Not of _LIMIT bytes: on 2.7 such a value may get lost by another fault, tcp_store_full_reads.
     write(store, b"x")
