@@ -143,6 +143,7 @@ TWO_RANKS = """
     mesh = init_device_mesh("cpu", (2,))
 """
 TWO_RANKS_END = """
+    torchcompat.apply("gloo_destroy_hang")
     dist.destroy_process_group()
     if not second:
         os._exit(0)

@@ -5,7 +5,6 @@ import pickle
 
 import pytest
 
-from torchcompat.decorated import ReplaceDecorated, decorated, is_replaced_behind
 from torchcompat.edits import AddAttr, AddEntries, AddItems, Call, Edit, ReplaceAttr
 from torchcompat.errors import ConflictError, TargetDriftError, TorchCompatError
 from torchcompat.journal import Journal
@@ -350,60 +349,3 @@ def test_torchs_decorators_around_a_replacement_hide_nothing():
         return decorated
 
     assert "knows: first" in replacement_drift(_two, make(_two))
-
-
-DECORATED = """
-    import functools
-
-    def logged(function):
-        @functools.wraps(function)
-        def wrapper(*args):
-            return function(*args)
-
-        return wrapper
-
-    @logged
-    def collective():
-        return "original"
-
-    def bare():
-        return "original"
-
-    TABLE = {collective: "known"}
-"""
-
-
-def test_a_decorated_function_stays_the_same_object(fakelib):
-    lib = fakelib.add("fakelib.logged", DECORATED)
-    target = "fakelib.logged:collective"
-    public, inner = lib.collective, decorated(target)
-    assert inner is public.__wrapped__
-    journal = commit(ReplaceDecorated(target, twice))
-    assert lib.collective is public
-    assert lib.TABLE[lib.collective] == "known"
-    assert lib.collective() == "originaloriginal"
-    assert is_replaced_behind(target)
-    again = commit(ReplaceDecorated(target, twice))
-    assert lib.collective() == "original" * 4
-    again.rollback()
-    journal.rollback()
-    assert decorated(target) is inner
-    assert lib.collective() == "original"
-    assert not is_replaced_behind(target)
-
-
-def test_behind_a_decorator_others_patches_are_left_alone(fakelib):
-    lib = fakelib.add("fakelib.logged", DECORATED)
-    with pytest.raises(TargetDriftError, match="is not a decorated function"):
-        ReplaceDecorated("fakelib.logged:bare", twice).prepare()
-    with pytest.raises(TargetDriftError, match="takes other arguments than the cure knows"):
-        ReplaceDecorated("fakelib.logged:collective", lambda _: lambda one, two: None).prepare()
-    journal = commit(ReplaceDecorated("fakelib.logged:collective", twice))
-    public, ours = lib.collective, decorated("fakelib.logged:collective")
-    lib.collective = functools.wraps(public)(lambda: "patched")
-    with pytest.raises(ConflictError, match=__name__):
-        ReplaceDecorated("fakelib.logged:collective", twice).prepare()
-    journal.rollback()
-    assert lib.collective() == "patched", "another's patch stays"
-    assert public() == "original"
-    assert ours() == "originaloriginal"

@@ -73,7 +73,7 @@ FLOORS = [
     ("handlers",),
     ("strategies",),
     ("dtensor",),
-    ("decorated",),
+    ("gloo",),
     ("edits", "bounds", "adafactor", "write_through"),
     ("targets", "gate"),
     ("api",),  # on no floor above: no engine and no shim comes with it

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from types import CellType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from .errors import TargetDriftError, TorchCompatError
@@ -61,8 +61,6 @@ def raw_attr(owner: Any, name: str) -> Any:
 
 def own_attr(owner: Any, name: str) -> Any:
     """Like :func:`raw_attr`, but only what the owner itself stores."""
-    if isinstance(owner, CellType):
-        return owner.cell_contents
     names = getattr(owner, "__dict__", {})
     return names.get(name, MISSING)
 

@@ -43,6 +43,7 @@ KEYS: tuple[str, ...] = (
     "fsdp_unused_params",
     "all_gather_negative_dim",
     "gloo_reduce_scatter_avg",
+    "gloo_destroy_hang",
     "clip_grad_mixed_mesh",
     "adafactor_dtensor",
     "embedding_padding_sharded",

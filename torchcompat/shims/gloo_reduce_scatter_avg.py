@@ -1,93 +1,196 @@
-"""gloo's reduce-scatter with ReduceOp.AVG returns the sum."""
+"""gloo's reduce-scatter sums, whatever it is asked for."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..decorated import ReplaceDecorated, decorated, is_replaced_behind
-from ..edits import Edit
+from ..edits import Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
+from ..gloo import (
+    C10D,
+    NEEDED,
+    flat_pieces,
+    functional_kernels,
+    goes_to_gloo,
+    is_sum,
+    options_for,
+    reduce_scatter,
+    spelled_out,
+)
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..targets import lookup
 
-_REDUCE_SCATTER = "torch.distributed.distributed_c10d:reduce_scatter_tensor"
+_BASE = f"{C10D}:ProcessGroup._reduce_scatter_base"
+_COALESCED = f"{C10D}:ProcessGroup.reduce_scatter_tensor_coalesced"
+_LIST = f"{C10D}:ProcessGroup.reduce_scatter"
+#: Which function of torch does to two ranks' inputs what an op does.
+_OPERATIONS = {
+    "SUM": "add",
+    "AVG": "add",
+    "MAX": "maximum",
+    "MIN": "minimum",
+    "PRODUCT": "mul",
+    "BAND": "bitwise_and",
+    "BOR": "bitwise_or",
+    "BXOR": "bitwise_xor",
+}
+_OTHERS = ("MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR")
 
 
 def probe() -> Probe:
-    """Look whether the collective can be replaced.
+    """Look whether what hands the op to gloo can be replaced.
 
     The fault is in C++, and nothing in Python shows it. So a pre-release of 2.9 that has
     the fix is cured too; that is exact there as well.
     """
-    if is_replaced_behind(_REDUCE_SCATTER):
-        return absent("gloo is asked for sums of scaled inputs, by this shim", cured=True)
-    function = decorated(_REDUCE_SCATTER)
-    if function is None:
-        return drifted("reduce_scatter_tensor is not where it was")
-    if list(inspect.signature(function).parameters) != ["output", "input", "op", "group", "async_op"]:
-        return drifted("reduce_scatter_tensor takes other arguments")
-    return present("reduce_scatter_tensor hands ReduceOp.AVG to gloo as it is")
+    if is_replaced(_BASE):
+        return absent("gloo is asked for all-reduces, by this shim", cured=True)
+    for target in (_BASE, _COALESCED, _LIST, *NEEDED):
+        if lookup(target, None) is None:
+            return drifted(f"{target.partition(':')[2]} is not where it was")
+    return present("ProcessGroup hands every op to gloo, which sums")
 
 
 def edits() -> Sequence[Edit]:
-    """Scale the input and ask for the sum, behind the decorator that logs.
+    """Reduce on gloo by all-reduces, of which every rank keeps its own part.
 
-    The public function stays what it is: dynamo knows it by identity, in a table that may be
-    made later (``torch.distributed._functional_collectives.traceable_collective_remaps``).
+    That is what gloo up to 2.8 does itself, but for the op. The methods of ProcessGroup are what
+    the public collectives end in: single, coalesced, and with a list of inputs. The functional
+    ones, and with them DTensor and what torch.compile traces, end in C++.
     """
-    import functools
+    return [
+        ReplaceAttr(_BASE, _single),
+        ReplaceAttr(_COALESCED, _coalesced),
+        ReplaceAttr(_LIST, _listed),
+        functional_kernels(),
+    ]
 
-    import torch.distributed as dist
 
-    def averages_on_gloo(tensor: Any, op: Any, group: Any) -> bool:
-        if op != dist.ReduceOp.AVG:
-            return False
-        if tensor.device.type != "cpu" or not tensor.is_floating_point():
-            return False
-        return "gloo" in str(dist.get_backend_config(group))
+def _single(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original, updated=())
+    def _reduce_scatter_base(self: Any, outputTensor: Any, inputTensor: Any, opts: Any = None) -> Any:
+        opts = options_for() if opts is None else opts
+        if is_sum(opts.reduceOp) or not goes_to_gloo(self, outputTensor, inputTensor):
+            return original(self, outputTensor, inputTensor, opts)
+        return reduce_scatter(self, [outputTensor], [flat_pieces(self, inputTensor)], opts)
 
-    def make(original: Any) -> Any:
-        @functools.wraps(original, updated=())
-        def reduce_scatter_tensor(
-            output: Any,
-            input: Any,
-            op: Any = dist.ReduceOp.SUM,
-            group: Any = None,
-            async_op: bool = False,
-        ) -> Any:
-            if averages_on_gloo(input, op, group):
-                input, op = input / dist.get_world_size(group), dist.ReduceOp.SUM
-            return original(output, input, op, group, async_op)
+    return _reduce_scatter_base
 
-        return reduce_scatter_tensor
 
-    return [ReplaceDecorated(_REDUCE_SCATTER, make)]
+def _coalesced(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original, updated=())
+    def reduce_scatter_tensor_coalesced(self: Any, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        opts = options_for() if opts is None else opts
+        if is_sum(opts.reduceOp) or not goes_to_gloo(self, *outputs, *inputs):
+            return original(self, outputs, inputs, opts)
+        return reduce_scatter(self, outputs, [flat_pieces(self, one) for one in inputs], opts)
+
+    return reduce_scatter_tensor_coalesced
+
+
+def _listed(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original, updated=())
+    def reduce_scatter_list(self: Any, *args: Any, **named: Any) -> Any:
+        outputs, inputs, opts = spelled_out(*args, **named)
+        # sums too, which gloo refuses up to 2.7
+        if len(outputs) == len(inputs) == 1 and goes_to_gloo(self, *outputs, *inputs[0]):
+            return reduce_scatter(self, outputs, inputs, opts)
+        return original(self, outputs, inputs, opts)
+
+    return reduce_scatter_list
 
 
 def collective() -> None:
-    """``reduce_scatter_tensor`` itself, waited for and not, in three dtypes."""
+    """``reduce_scatter_tensor`` itself, waited for and not, with every op that gloo has."""
+    import torch
+    import torch.distributed as dist
+
+    def reduced(given: Any, op: Any, async_op: bool) -> Any:
+        got = torch.empty(3, dtype=given.dtype)
+        work = dist.reduce_scatter_tensor(got, given, op=op, async_op=async_op)
+        if work is not None:
+            work.wait()
+        return got
+
+    for async_op in (False, True):
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            _compare("AVG", dtype, functools.partial(reduced, async_op=async_op))
+        for name in _OTHERS:
+            _compare(name, torch.int64, functools.partial(reduced, async_op=async_op))
+
+
+def functional() -> None:
+    """The functional collective, which DTensor and compiled programs call."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import _functional_collectives as functional
+
+    group: Any = dist.group.WORLD
+
+    def reduced(given: Any, op: Any) -> Any:
+        name = str(op).rpartition(".")[2].lower()
+        return functional.reduce_scatter_tensor(given, name, 0, group).clone()
+
+    _compare("AVG", torch.float32, reduced)
+    for name in _OTHERS:
+        _compare(name, torch.int64, reduced)
+
+
+def pending() -> None:
+    """A DTensor that waits for a reduction, and is made a shard."""
+    import torch
+    from torch.distributed.tensor import DTensor, Partial, Shard
+
+    mesh = reproduce.cpu_mesh()
+
+    def redistributed(given: Any, op: Any) -> Any:
+        name = str(op).rpartition(".")[2].lower()
+        waiting = DTensor.from_local(given, mesh, [Partial(name)], run_check=False)
+        return waiting.redistribute(mesh, [Shard(0)]).to_local()
+
+    for dtype in (torch.float32, torch.bfloat16):
+        _compare("AVG", dtype, redistributed)
+    for name in ("MAX", "MIN"):
+        _compare(name, torch.int64, redistributed)
+
+
+def lists() -> None:
+    """``reduce_scatter``, which gets a list with one tensor for every rank."""
+    import torch
+    import torch.distributed as dist
+
+    def reduced(given: Any, op: Any) -> Any:
+        got = torch.empty(3, dtype=given.dtype)
+        dist.reduce_scatter(got, list(given.split(3)), op=op)
+        return got
+
+    _compare("AVG", torch.float32, reduced)
+    for name in ("SUM", *_OTHERS):
+        _compare(name, torch.int64, reduced)
+
+
+def _compare(name: str, dtype: Any, reduced: Callable[[Any, Any], Any]) -> None:
+    """Compare what a collective makes of ``(input, op)`` with this rank's part of all inputs."""
     import torch
     import torch.distributed as dist
 
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        for async_op in (False, True):
-            given = torch.arange(ranks * 3).to(dtype) * (rank + 1)
-            kept = given.clone()
-            got = torch.empty(3, dtype=dtype)
-            work = dist.reduce_scatter_tensor(got, given, op=dist.ReduceOp.AVG, async_op=async_op)
-            if work is not None:
-                work.wait()
-            mean = sum(range(1, ranks + 1)) / ranks
-            want = (torch.arange(ranks * 3).double() * mean)[rank * 3 : rank * 3 + 3]
-            if not torch.equal(got.double(), want):
-                raise AssertionError(
-                    f"the average over the ranks is {want.tolist()}, got {got.tolist()}"
-                )
-            if not torch.equal(given, kept):
-                raise AssertionError("the input was changed")
+    inputs = [torch.arange(ranks * 3).to(dtype) * (other + 1) + 1 for other in range(ranks)]
+    given = inputs[rank].clone()
+    got = reduced(given, getattr(dist.ReduceOp, name))
+    want = functools.reduce(getattr(torch, _OPERATIONS[name]), inputs)
+    if name == "AVG":
+        want = want / ranks
+    want = want[rank * 3 : rank * 3 + 3]
+    if not torch.equal(got, want):
+        raise AssertionError(
+            f"{name} over the ranks in {str(dtype)[6:]} is {want.tolist()}, got {got.tolist()}"
+        )
+    if not torch.equal(given, inputs[rank]):
+        raise AssertionError("the input was changed")
 
 
 def fsdp_gradients() -> None:
@@ -110,18 +213,23 @@ def fsdp_gradients() -> None:
 
 SHIM = Shim(
     key="gloo_reduce_scatter_avg",
-    summary="gloo's reduce-scatter averages to the sum, and FSDP2's gradients are too large",
+    summary="gloo's reduce-scatter sums, whatever the op, and FSDP2's gradients are too large",
     symptom=(
-        "No error: gradients of FSDP2 on gloo are too large by the number of ranks, as is the result "
-        "of reduce_scatter_tensor(..., op=ReduceOp.AVG)."
+        "No error: gradients of FSDP2 on gloo are too large by the number of ranks; the result of "
+        "reduce_scatter_tensor with AVG, MAX, MIN, PRODUCT, BAND, BOR or BXOR is the sum, as is that "
+        'of a functional collective, and of a DTensor with Partial("avg") that is made a shard. '
+        "dist.reduce_scatter, with a list: the same on 2.8.0, and 'ProcessGroupGloo does not support "
+        "reduce_scatter' up to 2.7.1."
     ),
     cause=(
-        "ProcessGroupGloo's reduce-scatter treats every op as a sum. FSDP2 asks for the average "
-        "when it reduces in float32 or bfloat16."
+        "ProcessGroupGloo's reduce-scatter is made of all-reduces, and hands them no op. FSDP2 asks "
+        "for the average when it reduces in float32 or bfloat16."
     ),
     cure=(
-        "torch.distributed.reduce_scatter_tensor divides the input by the number of ranks and asks "
-        "gloo for the sum. Other backends and ops are handed on as they are."
+        "What is not a sum is done by all-reduces of copies with that op, of which every rank keeps "
+        "its part; an average by the sum of scaled copies. The methods of ProcessGroup are wrapped, "
+        "and the functional collective gets kernels for the CPU. Other backends and devices, and "
+        "sums, are handed on as they are; lists always go by an all-reduce."
     ),
     upstream=(
         "https://github.com/pytorch/pytorch/blob/v2.8.0/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp",
@@ -134,7 +242,30 @@ SHIM = Shim(
         Reproducer(
             name="collective",
             run=collective,
-            expect=r"AssertionError: the average over the ranks is",
+            expect=r"AssertionError: AVG over the ranks in float32 is",
+            ranks=2,
+        ),
+        Reproducer(
+            name="functional",
+            run=functional,
+            expect=r"AssertionError: AVG over the ranks in float32 is",
+            ranks=2,
+        ),
+        Reproducer(
+            name="pending",
+            run=pending,
+            expect=r"AssertionError: AVG over the ranks in float32 is",
+            ranks=2,
+            runnable=Affected(since="2.5.0"),
+            needs="torch.distributed.tensor",
+        ),
+        Reproducer(
+            name="lists",
+            run=lists,
+            expect=(
+                r"AssertionError: AVG over the ranks in float32 is"
+                r"|RuntimeError: ProcessGroupGloo does not support reduce_scatter"
+            ),
             ranks=2,
         ),
         Reproducer(
@@ -148,7 +279,9 @@ SHIM = Shim(
     ),
     removable_when="the oldest torch you support is 2.9",
     notes=(
-        "Costs one scaled copy of the input of each averaging reduce-scatter on gloo. Functional "
-        "collectives, and those that torch.compile traces, go past it and stay wrong on gloo."
+        "gloo's own reduce-scatter is an all-reduce on these builds too, so nothing gets slower but "
+        "by the copy into the output, and by functional collectives that are not sums being waited "
+        "for at once. An average of integers raises, as it does from 2.9 on."
     ),
+    revision=2,
 )
