@@ -31,6 +31,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_logsumexp_keepdim",
     "dtensor_select_spoils",
     "dtensor_gather_sizes",
+    "dtensor_unbatched_pooling",
     "dtensor_item",
     "dtensor_pointwise_ops",
     "dtensor_dim_ops",

@@ -138,6 +138,11 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.9.0"),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_unbatched_pooling": Entry(
+        key="dtensor_unbatched_pooling",
+        affected=Affected(since="2.12.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_item": Entry(
         key="dtensor_item",
         affected=Affected(since="2.5.0"),

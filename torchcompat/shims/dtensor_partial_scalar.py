@@ -29,6 +29,8 @@ def _pairs() -> dict[Any, Any]:
         aten._foreach_add.Scalar: listed,
         aten._foreach_add_.Scalar: listed,
         aten._foreach_add_.ScalarList: listed,
+        aten._foreach_add.List: listed,
+        aten._foreach_add_.List: listed,
     }
 
 
@@ -124,7 +126,9 @@ def kept_pending() -> None:
 
     def tensors(x: Any, place: Any) -> Any:
         total, norm = x.sum(1), x.detach().norm(dim=1)
-        return total + total, total * 3, total + place(torch.ones(4)), norm + place(torch.ones(4))
+        ones = place(torch.ones(4))
+        added = torch._foreach_add([total, norm], [total, ones])
+        return total + total, total * 3, total + ones, norm + ones, *added
 
     reproduce.assert_same_sharded(tensors)
 

@@ -130,8 +130,8 @@ SHIM = Shim(
     symptom=(
         "A process hangs in dist.destroy_process_group(), or wherever a destroyed gloo group is let go "
         "of, at the end of a run or between tests: about once in 35 times right after a collective, and "
-        "once in 3 where a second group is destroyed too. Its native stack is in ~ProcessGroupGloo, in a "
-        "join of a thread."
+        "once in 3 where a second group is destroyed too. Its native stack is in ~ProcessGroupGloo, in "
+        "a join of a thread."
     ),
     cause=(
         "The destructor of a ProcessGroup waits for gloo's threads while it holds the interpreter's "
