@@ -69,7 +69,7 @@ FLOORS = [
     ("shims",),
     ("moved", "missing_ops"),
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache", "entries"),
-    ("convolution",),
+    ("convolution", "factored"),
     ("handlers",),
     ("strategies",),
     ("dtensor",),

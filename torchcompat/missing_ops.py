@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .dtensor import SINGLE_DIM, STRATEGIES
+from .dtensor import SINGLE_DIM, STRATEGIES, ranks_along
 from .edits import Edit
 from .shim import Probe, absent, drifted, present
-from .strategies import can_build, held, missing, register
+from .strategies import can_build, held, input_specs, missing, place, register
 
-__all__ = ["Groups", "probe_missing", "register_missing"]
+__all__ = ["Groups", "alike", "probe_missing", "register_missing"]
 
 #: Strategies, each with the names of the overloads of aten that it is for.
 Groups = Sequence[tuple[Callable[..., Any], Iterable[str]]]
@@ -43,3 +43,25 @@ def probe_missing(
 def register_missing(groups: Groups) -> Sequence[Edit]:
     """Declare the edits that register strategies for those operators that are missing."""
     return register({found: strategy for strategy, names in groups for found in missing(names)})
+
+
+def alike(schema: Any, independent: Callable[[int, int], bool]) -> tuple[Any, ...]:
+    """Return placements for all inputs that leave dimensions sharded which all of them have alike.
+
+    Not where a rank has nothing of one, which many operators refuse.
+
+    Args:
+        schema: what a strategy function got.
+        independent: whether the operator works on the parts along a dimension on their own;
+            called with the dimension and the number of dimensions of the first input.
+    """
+    specs = [spec for _, spec in input_specs(schema)]
+    sizes, placements = specs[0].shape, specs[0].placements
+
+    def stays(dim: int) -> int | None:
+        ranks = ranks_along(specs[0].mesh, placements, dim)
+        each_has_some = sizes[dim] > (ranks - 1) * -(-sizes[dim] // ranks)
+        same = all(len(spec.shape) > dim and spec.shape[dim] == sizes[dim] for spec in specs)
+        return dim if same and each_has_some and independent(dim, len(sizes)) else None
+
+    return place(placements, stays)

@@ -169,6 +169,21 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.5.0"),
         modules=("torch.distributed.tensor",),
     ),
+    "dtensor_attention_cpu": Entry(
+        key="dtensor_attention_cpu",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_linalg_ops": Entry(
+        key="dtensor_linalg_ops",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
+    "dtensor_solve_triangular": Entry(
+        key="dtensor_solve_triangular",
+        affected=Affected(since="2.12.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "register_op_strategy": Entry(
         key="register_op_strategy",
         affected=Affected(since="2.10.0", fixed_in=("2.11.0",)),

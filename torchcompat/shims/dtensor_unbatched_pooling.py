@@ -25,7 +25,7 @@ _ROWS = 1  # the dimension that is the channels' where there is a batch
 def probe() -> Probe:
     """Ask a rule, a pure function, for the gradient of pooling one image."""
     overloads = [overload_of(name) for name in _UNBATCHED]
-    if overridden(overloads, *_WRAPS):
+    if overridden(overloads, *_WRAPS.values()):
         return absent("images without a batch are sharded along channels only, by this shim", cured=True)
     rules = {name: held(SINGLE_DIM, name) for name in _UNBATCHED}
     missing = [name for name, rule in rules.items() if rule is None]
@@ -91,10 +91,9 @@ def unpooled() -> None:
         at = (at + torch.arange(height)[:, None] * 2) * width * 2 + torch.arange(width) * 2
         return F.max_unpool3d(x.detach(), place(at.expand(x.shape).contiguous()), 2)
 
-    for shape in ((2, 4, 2), (4, 2, 4, 2)):
-        reproduce.assert_same_sharded(planes, shape=shape)
-    for shape in ((2, 4, 2, 2), (2, 2, 4, 2, 2)):
-        reproduce.assert_same_sharded(volumes, shape=shape)
+    for batch in ((), (2,)):
+        reproduce.assert_same_sharded(planes, shape=(*batch, 2, 4, 2))
+        reproduce.assert_same_sharded(volumes, shape=(*batch, 2, 4, 2, 2))
 
 
 SHIM = Shim(
