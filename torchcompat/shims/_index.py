@@ -218,7 +218,6 @@ INDEX: dict[str, Entry] = {
         key="gloo_reduce_scatter_avg",
         affected=Affected(since="2.4.0", fixed_in=("2.9.0",)),
         modules=("torch.distributed.distributed_c10d",),
-        revision=2,
     ),
     "gloo_destroy_hang": Entry(
         key="gloo_destroy_hang",

@@ -283,5 +283,4 @@ SHIM = Shim(
         "by the copy into the output, and by functional collectives that are not sums being waited "
         "for at once. An average of integers raises, as it does from 2.9 on."
     ),
-    revision=2,
 )
