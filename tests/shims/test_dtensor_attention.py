@@ -1,0 +1,72 @@
+"""dtensor_attention_cpu: what stays sharded, on one mesh dimension and on two, and compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchcompat.builds import TorchBuild, detect
+
+pytestmark = pytest.mark.torch
+BUILD = detect() or TorchBuild.parse("Unknown")
+
+if not BUILD.known or BUILD.line < (2, 5, 0):
+    pytest.skip("needs the public torch.distributed.tensor", allow_module_level=True)
+
+BEGIN = """
+torchcompat.apply("dtensor_attention_cpu")
+attend = torch.nn.functional.scaled_dot_product_attention
+seeded = torch.Generator().manual_seed(0)
+plain = [torch.randn(2, 4, 6, 8, generator=seeded) for _ in range(3)]
+weights = torch.randn(2, 4, 6, 8, generator=seeded)
+
+def compare(mesh, placements, **named):
+    inputs = [one.clone().requires_grad_() for one in plain]
+    (attend(*inputs, **named) * weights).sum().backward()
+    placed = [distribute_tensor(one, mesh, placements).requires_grad_() for one in plain]
+    out = attend(*placed, **named)
+    (out * distribute_tensor(weights, mesh, placements)).sum().backward()
+    for one, reference in zip(placed, inputs):
+        torch.testing.assert_close(one.grad.full_tensor(), reference.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(out.full_tensor(), attend(*plain, **named), rtol=1e-4, atol=1e-5)
+    return out
+"""
+
+
+def test_attention_of_batches_and_heads(two_ranks):
+    """Also with masks; a plain mask is refused as ever, and once reverted everything is."""
+    two_ranks(
+        BEGIN
+        + """
+for dim, stays in ((0, True), (1, True), (2, False), (3, False)):
+    out = compare(mesh, [Shard(dim)], is_causal=dim % 2 == 0)
+    assert out.placements == ((Shard(dim),) if stays else (Replicate(),)), out.placements
+    assert out.to_local().shape[dim] == (2, 4, 6, 8)[dim] // (2 if stays else 1)
+compare(mesh, [Shard(1)], scale=0.3)
+for sizes in ((2, 1), (1, 2)):
+    both = init_device_mesh("cpu", sizes)
+    out = compare(both, [Shard(0), Shard(1)])
+    assert out.placements == (Shard(0), Shard(1))
+
+heads = [distribute_tensor(one, mesh, [Shard(1)]) for one in plain]
+mask = torch.randn(1, 4, 6, 6, generator=seeded)
+reference = attend(*plain, attn_mask=mask)
+for placement in (Replicate(), Shard(1), Shard(2)):
+    placed = distribute_tensor(mask, mesh, [placement])
+    out = attend(*heads, attn_mask=placed)
+    assert out.placements == (Shard(1),)
+    torch.testing.assert_close(out.full_tensor(), reference, rtol=1e-4, atol=1e-5)
+try:
+    attend(*heads, attn_mask=mask)
+except RuntimeError as error:
+    assert "mixed torch.Tensor and DTensor" in str(error), error
+else:
+    raise SystemExit("a plain mask was taken")
+torchcompat.revert("dtensor_attention_cpu")
+try:  # 2.15 has a way forward, and none back
+    attend(*(one.requires_grad_() for one in heads)).sum().backward()
+except NotImplementedError as error:
+    assert "sharding strategy" in str(error)
+else:
+    raise SystemExit("still handled")
+"""
+    )
