@@ -192,7 +192,7 @@ def functional_kernels() -> Edit:
         while _libraries:
             _libraries.pop()._destroy()
 
-    return Call("torch.ops:_c10d_functional.reduce_scatter_tensor on the CPU", do, undo)
+    return Call("the kernels of _c10d_functional.reduce_scatter_tensor for the CPU", do, undo)
 
 
 def _elsewhere(name: str, *args: Any) -> Any:

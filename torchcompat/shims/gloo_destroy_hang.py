@@ -18,7 +18,7 @@ from ..targets import lookup
 
 _DESTROY = "torch.distributed.distributed_c10d:destroy_process_group"
 _WORLD = "torch.distributed.distributed_c10d:_world"
-_GLOO = "torch._C._distributed_c10d:ProcessGroupGloo"
+_GLOO = "torch.distributed.distributed_c10d:ProcessGroupGloo"
 _ROUNDS = 60  # without the cure about every third hangs
 _PATIENCE = 15.0  # seconds; a round takes 0.03
 

@@ -10,7 +10,6 @@ from .. import reproduce
 from ..edits import Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
 from ..gloo import (
-    C10D,
     NEEDED,
     flat_pieces,
     functional_kernels,
@@ -23,9 +22,9 @@ from ..gloo import (
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
 
-_BASE = f"{C10D}:ProcessGroup._reduce_scatter_base"
-_COALESCED = f"{C10D}:ProcessGroup.reduce_scatter_tensor_coalesced"
-_LIST = f"{C10D}:ProcessGroup.reduce_scatter"
+_BASE = "torch.distributed.distributed_c10d:ProcessGroup._reduce_scatter_base"
+_COALESCED = "torch.distributed.distributed_c10d:ProcessGroup.reduce_scatter_tensor_coalesced"
+_LIST = "torch.distributed.distributed_c10d:ProcessGroup.reduce_scatter"
 #: Which function of torch does to two ranks' inputs what an op does.
 _OPERATIONS = {
     "SUM": "add",
