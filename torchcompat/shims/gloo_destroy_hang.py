@@ -19,8 +19,8 @@ from ..targets import lookup
 _DESTROY = "torch.distributed.distributed_c10d:destroy_process_group"
 _WORLD = "torch.distributed.distributed_c10d:_world"
 _GLOO = "torch.distributed.distributed_c10d:ProcessGroupGloo"
-_ROUNDS = 60  # without the cure about every third hangs
-_PATIENCE = 15.0  # seconds; a round takes 0.03
+_ROUNDS = 40  # without the cure about every third hangs
+_PATIENCE = 10.0  # seconds; a round takes 0.03
 
 
 def probe() -> Probe:
