@@ -67,7 +67,7 @@ FLOORS = [
     ("session",),
     ("registry", "import_hooks"),
     ("shims",),
-    ("moved", "missing_ops"),
+    ("moved", "missing_ops", "rules"),
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache", "entries"),
     ("convolution", "factored"),
     ("handlers",),

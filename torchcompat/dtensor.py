@@ -22,6 +22,7 @@ __all__ = [
     "SINGLE_DIM",
     "STRATEGIES",
     "before_redistribution",
+    "each_rank_has_some",
     "forget_shardings",
     "layers",
     "ranks_along",
@@ -74,6 +75,13 @@ def ranks_along(mesh: Any, placements: Sequence[Any], dim: int) -> int:
     """Return over how many ranks a tensor's dimension is sharded; 1 where it is not."""
     sharding = [at for at, placement in enumerate(placements) if placement.is_shard(dim)]
     return math.prod(mesh.size(at) for at in sharding)
+
+
+def each_rank_has_some(tensor: Any, dim: int) -> bool:
+    """Whether no rank's part along a dimension of a DTensor, or of its spec, is empty."""
+    mesh = getattr(tensor, "device_mesh", None) or tensor.mesh
+    size, ranks = tensor.shape[dim], ranks_along(mesh, tensor.placements, dim)
+    return bool(size > (ranks - 1) * -(-size // ranks))
 
 
 def redistribution() -> tuple[Callable[..., Any] | None, frozenset[str]]:

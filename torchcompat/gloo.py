@@ -17,6 +17,7 @@ __all__ = [
     "NEEDED",
     "flat_pieces",
     "functional_kernels",
+    "gloo_in",
     "goes_to_gloo",
     "is_sum",
     "options_for",
@@ -33,8 +34,6 @@ NEEDED = tuple(
 _unfinished: set[Any] = set()
 #: A kernel goes when its library does, even if nobody asked for it.
 _libraries: list[Any] = []
-_FUNCTIONAL = "reduce_scatter_tensor"
-_FUNCTIONAL_COALESCED = "reduce_scatter_tensor_coalesced"
 
 
 def spelled_out(
@@ -76,10 +75,14 @@ def goes_to_gloo(group: Any, *tensors: Any) -> bool:
 
     if any(one.device.type != "cpu" for one in tensors):
         return False
-    backend = group._get_backend(torch.device("cpu"))
-    backend = getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
+    return gloo_in(group._get_backend(torch.device("cpu"))) is not None
+
+
+def gloo_in(backend: Any) -> Any:
+    """Return the gloo that a group's backend is, or wraps; None for other backends."""
+    inner = getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
     gloo: Any = lookup(f"{C10D}:ProcessGroupGloo", None)
-    return gloo is not None and isinstance(backend, gloo)
+    return inner if gloo is not None and isinstance(inner, gloo) else None
 
 
 def flat_pieces(group: Any, whole: Any) -> list[Any]:
@@ -174,9 +177,10 @@ def functional_kernels() -> Edit:
         group = resolve(group_name)
         op = getattr(ReduceOp, reduce_op.upper(), ReduceOp.SUM)  # one unknown is torch's to refuse
         if is_sum(op) or not goes_to_gloo(group, *inputs):
-            return _elsewhere(_FUNCTIONAL_COALESCED, inputs, reduce_op, group_size, group_name)
+            return _elsewhere(inputs, reduce_op, group_size, group_name)
         outputs = [one.new_empty(one.shape[0] // group_size, *one.shape[1:]) for one in inputs]
-        group.reduce_scatter_tensor_coalesced(outputs, inputs, options_for(op)).wait()
+        pieces = [flat_pieces(group, one) for one in inputs]
+        reduce_scatter(group, outputs, pieces, options_for(op)).wait()
         return outputs
 
     def one(input: Any, reduce_op: str, group_size: int, group_name: str) -> Any:
@@ -185,8 +189,8 @@ def functional_kernels() -> Edit:
     def do() -> None:
         library: Any = torch.library.Library("_c10d_functional", "IMPL")
         _libraries.append(library)
-        library.impl(_FUNCTIONAL, one, "CPU")
-        library.impl(_FUNCTIONAL_COALESCED, several, "CPU")
+        library.impl("reduce_scatter_tensor", one, "CPU")
+        library.impl("reduce_scatter_tensor_coalesced", several, "CPU")
 
     def undo() -> None:
         while _libraries:
@@ -195,9 +199,9 @@ def functional_kernels() -> Edit:
     return Call("the kernels of _c10d_functional.reduce_scatter_tensor for the CPU", do, undo)
 
 
-def _elsewhere(name: str, *args: Any) -> Any:
-    """Call torch's own kernel, which stands at the keys of all devices."""
+def _elsewhere(*args: Any) -> Any:
+    """Call torch's own coalesced kernel, which stands at the keys of all devices."""
     import torch
 
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-    return getattr(torch.ops._c10d_functional, name).default.redispatch(keys, *args)
+    return torch.ops._c10d_functional.reduce_scatter_tensor_coalesced.default.redispatch(keys, *args)

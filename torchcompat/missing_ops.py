@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .dtensor import SINGLE_DIM, STRATEGIES, ranks_along
+from .dtensor import SINGLE_DIM, STRATEGIES, each_rank_has_some
 from .edits import Edit
 from .shim import Probe, absent, drifted, present
 from .strategies import can_build, held, input_specs, missing, place, register
@@ -56,12 +56,10 @@ def alike(schema: Any, independent: Callable[[int, int], bool]) -> tuple[Any, ..
             called with the dimension and the number of dimensions of the first input.
     """
     specs = [spec for _, spec in input_specs(schema)]
-    sizes, placements = specs[0].shape, specs[0].placements
+    first, sizes = specs[0], specs[0].shape
 
     def stays(dim: int) -> int | None:
-        ranks = ranks_along(specs[0].mesh, placements, dim)
-        each_has_some = sizes[dim] > (ranks - 1) * -(-sizes[dim] // ranks)
         same = all(len(spec.shape) > dim and spec.shape[dim] == sizes[dim] for spec in specs)
-        return dim if same and each_has_some and independent(dim, len(sizes)) else None
+        return dim if same and each_rank_has_some(first, dim) and independent(dim, len(sizes)) else None
 
-    return place(placements, stays)
+    return place(first.placements, stays)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import reproduce
-from ..dtensor import HANDLERS, ranks_along
+from ..dtensor import HANDLERS, each_rank_has_some
 from ..edits import AddEntries, Edit
 from ..gate import Affected
 from ..handlers import handler, is_ours, kept, moved, with_other_arguments, wrapped
@@ -85,10 +85,8 @@ def _independent_dims(named: Mapping[str, Any]) -> list[int | None]:
     query = named["query"]
 
     def independent(dim: int) -> bool:
-        size, ranks = query.shape[dim], ranks_along(query.device_mesh, query.placements, dim)
-        each_has_some = size > (ranks - 1) * -(-size // ranks)
-        same = all(named[name].shape[dim] == size for name in ("key", "value"))
-        return dim < 2 and same and each_has_some
+        same = all(named[name].shape[dim] == query.shape[dim] for name in ("key", "value"))
+        return dim < 2 and same and each_rank_has_some(query, dim)
 
     return kept(query, independent)
 
@@ -129,20 +127,11 @@ def masked() -> None:
         other = place(torch.linspace(-1, 1, 4 * 2 * 5 * 8).view(4, 2, 5, 8))
         masks = [torch.linspace(-3, 3, torch.Size(shape).numel()).view(shape) for shape in shapes]
         return [
-            F.scaled_dot_product_attention(x, other, other * 2, attn_mask=_beside(x, mask))
+            F.scaled_dot_product_attention(x, other, other * 2, attn_mask=reproduce.beside(x, mask))
             for mask in (*masks, masks[0] > 0)
         ]
 
     reproduce.assert_same_sharded(attended, shape=(4, 2, 6, 8), rtol=1e-4, atol=1e-5)
-
-
-def _beside(x: Any, mask: Any) -> Any:
-    """Replicate a mask where ``x`` is a DTensor."""
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
-    if not hasattr(x, "device_mesh"):
-        return mask
-    return distribute_tensor(mask, x.device_mesh, [Replicate()] * x.device_mesh.ndim)
 
 
 SHIM = Shim(

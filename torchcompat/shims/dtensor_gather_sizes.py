@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import reproduce
 from ..dtensor import SINGLE_DIM, STRATEGIES
 from ..edits import Edit
 from ..gate import Affected
+from ..rules import ask, leaving_out
 from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import (
     arguments,
@@ -22,7 +23,6 @@ from ..strategies import (
     override_rule,
     place,
 )
-from ..targets import lookup
 
 _NAME = "gather.default"
 
@@ -33,11 +33,10 @@ def probe() -> Probe:
     if overridden([overload_of(_NAME)], _whole, _only_of_one_size):
         return absent("only dimensions of one size are sharded, by this shim", cured=True)
     if rule is not None:
-        if not callable(getattr(rule, "func", None)):
+        rows = ask(_NAME, (2, 2), 0, (2, 1))
+        if rows is None:
             return drifted("DTensor keeps its rules differently")
-        meta: Any = lookup("torch.distributed.tensor._dtensor_spec:TensorMeta")
-        args = (meta((2, 2), (2, 1), None), 0, meta((2, 1), (1, 1), None))
-        if any(_dim_of_all(row) == 1 for row in rule.func(overload_of(_NAME), args, {})):
+        if any(_dim_of_all(row) == 1 for row in rows):
             return present("input and index are sharded along a dimension of different sizes")
         return absent("only dimensions of one size are sharded")
     names = getattr(getattr(inspect.unwrap(strategy or probe), "__code__", None), "co_names", ())
@@ -74,12 +73,11 @@ def _whole(*mesh_and_schema: Any) -> Any:
     return outcome(schema, [kept, kept], [kept])
 
 
-def _only_of_one_size(original: Callable[..., Any]) -> Callable[..., Any]:
-    def rule(op: Any, args: Any, named: Any) -> Any:
-        differing = _differing(*args[:3])
-        return [row for row in original(op, args, named) if _dim_of_all(row) not in differing]
+def _other_size(op: Any, args: Any, row: Sequence[Any]) -> bool:
+    return _dim_of_all(row) in _differing(*args[:3])
 
-    return rule
+
+_only_of_one_size = leaving_out(_other_size)
 
 
 def edits() -> Sequence[Edit]:

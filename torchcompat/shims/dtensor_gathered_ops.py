@@ -53,7 +53,7 @@ _SPATIAL_UNTIL_212 = (
     *(f"upsample_{kind}.default" for kind in ("bilinear2d", "bicubic2d", "trilinear3d")),
     *(f"_upsample_nearest_exact{dims}d.default" for dims in (1, 2, 3)),
 )
-_GATHERED_UNTIL_212 = (*("linalg_cross.default", "diagonal_backward.default"),)
+_GATHERED_UNTIL_212 = ("linalg_cross.default", "diagonal_backward.default")
 _GATHERED_UNTIL_211 = (
     *("pixel_shuffle.default", "pixel_unshuffle.default", "channel_shuffle.default"),
     "isin.Tensor_Tensor",

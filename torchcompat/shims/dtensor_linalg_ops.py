@@ -17,6 +17,7 @@ from ..strategies import (
     along,
     arguments,
     decomposes,
+    gathered,
     held,
     input_specs,
     missing,
@@ -124,7 +125,7 @@ def _sample_gradients(*given: Any) -> Any:
 
 
 def _whole(*given: Any) -> Any:
-    return _keeping(given[-1], lambda dim, ndim: False)
+    return gathered(given[-1])
 
 
 # -- reproducers ---------------------------------------------------------------------

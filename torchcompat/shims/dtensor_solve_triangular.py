@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import reproduce
 from ..dtensor import SINGLE_DIM
 from ..edits import Edit
 from ..gate import Affected
+from ..rules import ask, leaving_out
 from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import held, overload_of, overridden, override_rule
-from ..targets import lookup
 
 _NAME = "linalg_solve_triangular.default"
 
 
 def probe() -> Probe:
     """Ask the rule, a pure function, for two batches of the same size."""
-    rule = held(SINGLE_DIM, _NAME)
-    if rule is None:
+    if held(SINGLE_DIM, _NAME) is None:
         return absent("solve_triangular has no rule for one mesh dimension")
     if overridden([overload_of(_NAME)], _where_one_matrix):
         return absent("a batch of matrices is sharded with its right sides, by this shim", cured=True)
-    if not callable(getattr(rule, "func", None)):
+    rows = ask(_NAME, (2, 2, 2), (2, 2, 2))
+    if rows is None:
         return drifted("DTensor keeps its rules differently")
-    meta: Any = lookup("torch.distributed.tensor._dtensor_spec:TensorMeta")
-    batch = meta((2, 2, 2), (4, 2, 1), None)
-    rows = rule.func(overload_of(_NAME), (batch, batch), {})
     if any(_of_right_sides_only(row) is not None for row in rows):
         return present("right sides are sharded along a batch that the matrices have whole")
     return absent("a batch of matrices is sharded with its right sides")
@@ -39,20 +36,15 @@ def _of_right_sides_only(row: Sequence[Any]) -> int | None:
     return None if hasattr(matrices, "dim") else getattr(right, "dim", None)
 
 
-def _where_one_matrix(original: Callable[..., Any]) -> Callable[..., Any]:
-    def rule(op: Any, args: Any, named: Any) -> Any:
-        matrices, right = args[0].shape, args[1].shape
+def _of_several_matrices(op: Any, args: Any, row: Sequence[Any]) -> bool:
+    """Whether a row shards right sides along a batch that the matrices have, and keep whole."""
+    matrices, right = args[0].shape, args[1].shape
+    dim = _of_right_sides_only(row)
+    own = -1 if dim is None else dim - (len(right) - len(matrices))
+    return own >= 0 and matrices[own] != 1
 
-        def fits(row: Sequence[Any]) -> bool:
-            dim = _of_right_sides_only(row)
-            if dim is None:
-                return True
-            own = dim - (len(right) - len(matrices))
-            return own < 0 or matrices[own] == 1
 
-        return [row for row in original(op, args, named) if fits(row)]
-
-    return rule
+_where_one_matrix = leaving_out(_of_several_matrices)
 
 
 def edits() -> Sequence[Edit]:

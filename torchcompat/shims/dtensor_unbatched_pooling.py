@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import reproduce
 from ..dtensor import SINGLE_DIM
 from ..edits import Edit
 from ..gate import Affected
+from ..rules import ask, leaving_out
 from ..shim import Probe, Shim, absent, drifted, present
 from ..strategies import held, overload_of, overridden, override_rule
-from ..targets import lookup
 
 #: Overloads of aten, each with the number of dimensions of its first argument without a batch.
 _UNBATCHED = {
@@ -25,18 +25,15 @@ _ROWS = 1  # the dimension that is the channels' where there is a batch
 def probe() -> Probe:
     """Ask a rule, a pure function, for the gradient of pooling one image."""
     overloads = [overload_of(name) for name in _UNBATCHED]
-    if overridden(overloads, *_WRAPS.values()):
+    if overridden(overloads, _only_channels):
         return absent("images without a batch are sharded along channels only, by this shim", cured=True)
-    rules = {name: held(SINGLE_DIM, name) for name in _UNBATCHED}
-    missing = [name for name, rule in rules.items() if rule is None]
-    if len(missing) == len(rules):
+    if not any(held(SINGLE_DIM, name) for name in _UNBATCHED):
         return absent("these operators have no rules")
-    if missing or not all(callable(getattr(rule, "func", None)) for rule in rules.values()):
-        return drifted("DTensor registers some of these operators differently")
-    meta: Any = lookup("torch.distributed.tensor._dtensor_spec:TensorMeta")
     for name, ndim in _UNBATCHED.items():
-        image = meta((2,) * ndim, (1,) * ndim, None)
-        if any(map(_shards_rows, rules[name].func(overload_of(name), (image, image), {}))):
+        rows = ask(name, (2,) * ndim, (2,) * ndim)
+        if rows is None:
+            return drifted(f"DTensor registers aten.{name} differently")
+        if any(map(_shards_rows, rows)):
             return present(f"aten.{name.partition('.')[0]} is sharded along the rows of one image")
     return absent("images without a batch are sharded along channels only")
 
@@ -45,25 +42,16 @@ def _shards_rows(row: Sequence[Any]) -> bool:
     return any(getattr(placement, "dim", None) == _ROWS for placement in row)
 
 
-def _only_channels(unbatched: int) -> Callable[..., Any]:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def rule(op: Any, args: Any, named: Any) -> Any:
-            rows = original(op, args, named)
-            if len(args[0].shape) != unbatched:
-                return rows
-            return [row for row in rows if not _shards_rows(row)]
-
-        return rule
-
-    return wrap
+def _rows_of_one_image(op: Any, args: Any, row: Sequence[Any]) -> bool:
+    return len(args[0].shape) == _UNBATCHED[str(op).partition(".")[2]] and _shards_rows(row)
 
 
-_WRAPS = {ndim: _only_channels(ndim) for ndim in _UNBATCHED.values()}
+_only_channels = leaving_out(_rows_of_one_image)
 
 
 def edits() -> Sequence[Edit]:
     """Leave out of torch's rules what would shard rows."""
-    return [override_rule({overload_of(name): _WRAPS[ndim] for name, ndim in _UNBATCHED.items()})]
+    return [override_rule({overload_of(name): _only_channels for name in _UNBATCHED})]
 
 
 def average() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..edits import Edit, ReplaceAttr, is_replaced
 from ..gate import Affected
+from ..gloo import gloo_in
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
 
@@ -67,12 +68,11 @@ def _to_destroy(group: Any) -> list[Any]:
 
 def _gloo_of(group: Any) -> Iterator[Any]:
     """Yield the gloo backend of a group as Python objects, and before it what wraps it."""
-    gloo: Any = lookup(_GLOO)
     for device in group._device_types:
         backend = group._get_backend(device)
-        inner = getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
-        if isinstance(inner, gloo):
-            yield inner
+        gloo = gloo_in(backend)
+        if gloo is not None:
+            yield gloo
             yield backend  # a tuple drops its last item first
 
 
