@@ -57,6 +57,8 @@ KEYS: tuple[str, ...] = (
     "device_mesh_flatten_slice",
     "dcp_async_process_race",
     "dcp_newer_metadata",
+    "dcp_optimizer_init",
+    "dcp_adamw_checkpoint",
     "slice_scatter_grad",
     "cumsum_fill_dtype",
     "compiler_is_exporting",

@@ -269,6 +269,16 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since=None, fixed_in=("2.15.0",)),
         modules=("torch.distributed.checkpoint.metadata",),
     ),
+    "dcp_optimizer_init": Entry(
+        key="dcp_optimizer_init",
+        affected=Affected(since=None),
+        modules=("torch.distributed.checkpoint.state_dict", "torch.optim"),
+    ),
+    "dcp_adamw_checkpoint": Entry(
+        key="dcp_adamw_checkpoint",
+        affected=Affected(since="2.7.0"),
+        modules=("torch.distributed.checkpoint.default_planner", "torch.distributed.checkpoint.state_dict", "torch.optim.adam"),
+    ),
     "slice_scatter_grad": Entry(
         key="slice_scatter_grad",
         affected=Affected(since="2.5.0", fixed_in=("2.13.0",)),
