@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
+from .dtensor import layers
 from .targets import lookup
 
-__all__ = ["MODULE", "PartOf", "names_of", "names_used", "prepare"]
+__all__ = ["MODULE", "PartOf", "changed_by", "names_of", "names_used", "prepare"]
 
 #: The module of torch that reads and writes the state of sharded models and optimizers.
 MODULE = "torch.distributed.checkpoint.state_dict"
@@ -19,6 +20,15 @@ def names_used(function: str) -> frozenset[str] | None:
     found = lookup(f"{MODULE}:{function}", None)
     code = getattr(inspect.unwrap(found), "__code__", None) if callable(found) else None
     return None if code is None else frozenset(code.co_names + code.co_varnames + code.co_freevars)
+
+
+def changed_by(function: str, key: str) -> bool:
+    """Whether a function of that module has been wrapped by a shim, others may lie above it."""
+    made_in = f"torchcompat.shims.{key}"
+    return any(
+        getattr(layer, "__globals__", {}).get("__name__") == made_in
+        for layer in layers(lookup(f"{MODULE}:{function}", None))
+    )
 
 
 def names_of(info: Any, group: Any) -> list[str]:

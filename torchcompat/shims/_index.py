@@ -279,6 +279,42 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.7.0"),
         modules=("torch.distributed.checkpoint.default_planner", "torch.distributed.checkpoint.state_dict", "torch.optim.adam"),
     ),
+    "dcp_empty_param_group": Entry(
+        key="dcp_empty_param_group",
+        affected=Affected(since=None),
+        modules=("torch.distributed.checkpoint.state_dict", "torch.optim"),
+        after=("dcp_adamw_checkpoint",),
+    ),
+    "dcp_stateless_optimizer": Entry(
+        key="dcp_stateless_optimizer",
+        affected=Affected(since=None),
+        modules=("torch.distributed.checkpoint.state_dict", "torch.optim"),
+        after=("dcp_optimizer_init", "dcp_empty_param_group"),
+    ),
+    "dcp_full_flat_optimizer": Entry(
+        key="dcp_full_flat_optimizer",
+        affected=Affected(since=None),
+        modules=("torch.distributed.checkpoint.state_dict",),
+        after=("dcp_stateless_optimizer",),
+    ),
+    "dcp_tied_optimizer": Entry(
+        key="dcp_tied_optimizer",
+        affected=Affected(since=None, fixed_in=("2.7.0",)),
+        modules=("torch.distributed.checkpoint.state_dict",),
+        after=("dcp_adamw_checkpoint", "dcp_empty_param_group"),
+    ),
+    "dcp_missing_optimizer_state": Entry(
+        key="dcp_missing_optimizer_state",
+        affected=Affected(since=None),
+        modules=("torch.distributed.checkpoint.state_dict",),
+        after=("dcp_adamw_checkpoint", "dcp_empty_param_group", "dcp_stateless_optimizer", "dcp_tied_optimizer"),
+    ),
+    "dcp_frozen_optimizer_state": Entry(
+        key="dcp_frozen_optimizer_state",
+        affected=Affected(since=None),
+        modules=("torch.distributed.checkpoint.state_dict", "torch.optim"),
+        after=("dcp_adamw_checkpoint", "dcp_empty_param_group", "dcp_stateless_optimizer", "dcp_full_flat_optimizer", "dcp_tied_optimizer", "dcp_missing_optimizer_state"),
+    ),
     "slice_scatter_grad": Entry(
         key="slice_scatter_grad",
         affected=Affected(since="2.5.0", fixed_in=("2.13.0",)),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import resume
-from ..edits import Edit, ReplaceAttr, is_replaced
+from ..edits import Edit, ReplaceAttr
 from ..gate import Affected
-from ..optimizer_states import names_used, prepare
+from ..optimizer_states import changed_by, names_used, prepare
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 
 _INIT = "torch.distributed.checkpoint.state_dict:_init_optim_state"
@@ -18,7 +18,7 @@ _GET = "torch.distributed.checkpoint.state_dict:_get_optim_state_dict"
 
 def probe() -> Probe:
     """Look whether the state is initialised by a step."""
-    if is_replaced(_INIT):
+    if changed_by("_init_optim_state", "dcp_optimizer_init"):
         return absent("states are initialised without a step, by this shim", cured=True)
     names, reader = names_used("_init_optim_state"), names_used("_get_optim_state_dict")
     if names is None or reader is None or "_init_optim_state" not in reader:
@@ -35,7 +35,7 @@ def edits() -> Sequence[Edit]:
         @functools.wraps(original, updated=())
         def _init_optim_state(optim: Any) -> None:
             params = [p for group in optim.param_groups for p in group["params"]]
-            if not optim.state and all(p.grad is None for p in params):
+            if not optim.state:
                 prepare(optim, [p for p in params if p.requires_grad])
             # It returns where there is state, and makes its step for what prepare does not know.
             original(optim)
@@ -85,6 +85,20 @@ def asked_rprop() -> None:
     _asked_before_training(lambda model: torch.optim.Rprop(model.parameters()))
 
 
+def gradients() -> None:
+    """Between the first backward and the first step there is state to save as well."""
+    import torch
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    model = resume.layers()
+    optimizer = resume.adamw(model)
+    model(torch.ones(1, 4)).sum().backward()
+    state: Any = get_optimizer_state_dict(model, optimizer)["state"]
+    missing = [name for name, _ in model.named_parameters() if name not in state]
+    if missing:
+        raise AssertionError(f"no state of {', '.join(missing)}")
+
+
 def unused() -> None:
     """The state of a parameter that no batch has reached is saved as well."""
     resume.assert_same_resumed(resume.adamw, used=(0, 1))
@@ -103,12 +117,13 @@ SHIM = Shim(
         "called before the first step: Adam's bias correction counts one step too many, Rprop's step "
         "sizes and ASGD's rate are 0. Where a parameter has had no gradient before the checkpoint, "
         "loading it ends in RuntimeError: Missing optimizer state for parameter (2.10 on), KeyError "
-        "(before), or RuntimeError: Missing key in checkpoint state_dict: optim.state.<name>.step"
+        "(before), or RuntimeError: Missing key in checkpoint state_dict: optim.state.<name>.step. "
+        "Between the first backward and the first step there is no state, on 2.4 RuntimeError"
     ),
     cause=(
         "_init_optim_state gives an optimizer its state by a step with gradients of zero and a "
-        "learning rate of 0, which counts; and it does nothing if any parameter has state, so that "
-        "of a parameter without a gradient so far nothing is saved."
+        "learning rate of 0, which counts; and it does nothing if any parameter has state or a "
+        "gradient, so that of a parameter without a gradient so far nothing is saved."
     ),
     cure=(
         "Optimizers of torch.optim make their first state by themselves, without a step, for all "
@@ -133,6 +148,12 @@ SHIM = Shim(
             name="rprop",
             run=asked_rprop,
             expect=r"AssertionError: asking for the state changes training",
+            preload=("torch.distributed.checkpoint.state_dict",),
+        ),
+        Reproducer(
+            name="gradients",
+            run=gradients,
+            expect=r"AssertionError: no state of 0\.weight|RuntimeError: state_dict can only be used if",
             preload=("torch.distributed.checkpoint.state_dict",),
         ),
         Reproducer(
