@@ -59,7 +59,7 @@ def prepare(optimizer: Any, parameters: Iterable[Any]) -> bool:
     import torch
 
     kind = type(optimizer)
-    begin = getattr(kind, "_init_group", None)
+    begin: Any = getattr(kind, "_init_group", None)
     for function in (begin, kind.step):
         if not getattr(function, "__module__", "").startswith("torch.optim."):
             return False
@@ -76,11 +76,12 @@ def prepare(optimizer: Any, parameters: Iterable[Any]) -> bool:
             finally:
                 for param in bare:
                     param.grad = None
+            # SGD makes it in its step, and then as the gradient.
+            momentum = isinstance(optimizer, torch.optim.SGD) and group["momentum"]
             for param in group["params"]:
-                # SGD makes it in its step, and then as the gradient.
-                if id(param) in wanted and isinstance(optimizer, torch.optim.SGD):
-                    if group["momentum"] and optimizer.state[param].get("momentum_buffer") is None:
-                        optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
+                state = optimizer.state.get(param, {})
+                if momentum and id(param) in wanted and state.get("momentum_buffer") is None:
+                    optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
                 if not optimizer.state.get(param, True):
                     del optimizer.state[param]
     return True

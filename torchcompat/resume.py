@@ -123,4 +123,3 @@ def assert_same_resumed(
         if not torch.equal(a, b):
             difference = float((a - b).detach().abs().max())
             raise AssertionError(f"training goes on differently: parameters differ by {difference:.1e}")
-

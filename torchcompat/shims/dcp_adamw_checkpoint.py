@@ -86,9 +86,7 @@ def load() -> None:
 
 def load_flat() -> None:
     """The same with the names flattened, as pipeline parallelism needs them."""
-    resume.assert_same_resumed(
-        resume.adamw, disk=True, edit=_as_2_6, flatten_optimizer_state_dict=True
-    )
+    resume.assert_same_resumed(resume.adamw, disk=True, edit=_as_2_6, flatten_optimizer_state_dict=True)
 
 
 def set_flat() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from .. import resume
 from ..edits import Edit, ReplaceAttr
 from ..gate import Affected
-from ..optimizer_states import changed_by, PartOf, names_used
+from ..optimizer_states import PartOf, changed_by, names_used
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 
 _SPLIT = "torch.distributed.checkpoint.state_dict:_split_optim_state_dict"

@@ -55,9 +55,7 @@ def edits() -> Sequence[Edit]:
 
 def full() -> None:
     """AdamW and a flattened full state dict."""
-    resume.assert_same_resumed(
-        resume.adamw, full_state_dict=True, flatten_optimizer_state_dict=True
-    )
+    resume.assert_same_resumed(resume.adamw, full_state_dict=True, flatten_optimizer_state_dict=True)
 
 
 def broadcast() -> None:

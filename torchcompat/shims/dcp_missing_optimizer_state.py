@@ -99,9 +99,7 @@ def _without_last(state: dict[str, Any]) -> None:
 
 def _resume(**options: Any) -> None:
     """Load what there is; the last layer then begins anew."""
-    resume.assert_same_resumed(
-        resume.adamw, used=(0, 1), edit=_without_last, strict=False, **options
-    )
+    resume.assert_same_resumed(resume.adamw, used=(0, 1), edit=_without_last, strict=False, **options)
 
 
 def nested() -> None:

@@ -97,7 +97,8 @@ def edits() -> Sequence[Edit]:
         def _load_optim_state_dict(model: Any, optimizers: Any, state_dict: Any, info: Any) -> Any:
             if not info.handle_optim or not info.full_state_dict or info.fsdp_modules:
                 return original(model, optimizers, state_dict, info)
-            with_state, without = [], []
+            with_state: list[Any] = []
+            without: list[Any] = []
             for optim in optimizers:
                 private._init_optim_state(optim)
                 (without if _stateless(optim) else with_state).append(optim)
@@ -144,7 +145,9 @@ def broadcast() -> None:
     model = resume.layers()
     optimizer = _sgd(model)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    saved = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
+    saved: Any = get_optimizer_state_dict(
+        model, optimizer, options=StateDictOptions(full_state_dict=True)
+    )
     for group in saved["param_groups"]:
         group["lr"] = 0.25
     new = torch.optim.SGD(model.parameters(), lr=0.5)

@@ -61,9 +61,7 @@ def flat() -> None:
 
 def disk() -> None:
     """The same through a checkpoint."""
-    resume.assert_same_resumed(
-        resume.adamw, model=_tied, disk=True, flatten_optimizer_state_dict=True
-    )
+    resume.assert_same_resumed(resume.adamw, model=_tied, disk=True, flatten_optimizer_state_dict=True)
 
 
 SHIM = Shim(
