@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +12,12 @@ from ..edits import Edit, ReplaceAttr
 from ..gate import Affected
 from ..optimizer_states import PartOf, changed_by, names_used
 from ..shim import Probe, Reproducer, Shim, absent, drifted, present
+from ..targets import lookup
 
 _SPLIT = "torch.distributed.checkpoint.state_dict:_split_optim_state_dict"
 _UNFLATTEN = "torch.distributed.checkpoint.state_dict:_unflatten_optim_state_dict"
-_NEST = "torch.distributed.checkpoint.state_dict:_unflatten_state_dict"
+_NEST = "torch.distributed._state_dict_utils:_unflatten_state_dict"
+_NEST_ALIAS = "torch.distributed.checkpoint.state_dict:_unflatten_state_dict"
 
 
 def probe() -> Probe:
@@ -79,18 +82,18 @@ def edits() -> Sequence[Edit]:
         @functools.wraps(original, updated=())
         def _unflatten_state_dict(state_dict: Any, mapping: Any) -> Any:
             nested = original(state_dict, mapping)
-            # Flattening drops the empty list; 2.7 puts it back.
             for group in nested.get("param_groups", ()):
                 group.setdefault("params", [])
             return nested
 
         return _unflatten_state_dict
 
-    return [
-        ReplaceAttr(_SPLIT, make_split),
-        ReplaceAttr(_UNFLATTEN, make_unflatten),
-        ReplaceAttr(_NEST, make_nest),
-    ]
+    replaced = [ReplaceAttr(_SPLIT, make_split), ReplaceAttr(_UNFLATTEN, make_unflatten)]
+    texts = inspect.unwrap(lookup(_SPLIT)).__code__.co_consts
+    if not any("zero parameters" in str(text) for text in texts):
+        # Flattening drops the list without names; 2.7, which also has that text, puts it back.
+        replaced.append(ReplaceAttr(_NEST, make_nest, aliases=(_NEST_ALIAS,)))
+    return replaced
 
 
 def _groups(order: str) -> Callable[[Any], Any]:
@@ -144,7 +147,11 @@ SHIM = Shim(
     cure="Groups without parameters are matched by their order, the others as before.",
     upstream=("https://github.com/pytorch/pytorch/issues/143828",),
     affected=Affected(since=None),
-    modules=("torch.distributed.checkpoint.state_dict", "torch.optim"),
+    modules=(
+        "torch.distributed._state_dict_utils",
+        "torch.distributed.checkpoint.state_dict",
+        "torch.optim",
+    ),
     probe=probe,
     edits=edits,
     reproducers=(
