@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["adamw", "assert_same_resumed", "layers", "train"]
+__all__ = ["PRELOAD", "adamw", "assert_same_resumed", "layers", "train"]
+
+#: What a reproducer needs; steps of an optimizer import dynamo on recent builds.
+PRELOAD = ("torch.distributed.checkpoint", "torch._dynamo")
 
 
 def layers() -> torch.nn.Sequential:

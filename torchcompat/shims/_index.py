@@ -277,12 +277,20 @@ INDEX: dict[str, Entry] = {
     "dcp_adamw_checkpoint": Entry(
         key="dcp_adamw_checkpoint",
         affected=Affected(since="2.7.0"),
-        modules=("torch.distributed.checkpoint.default_planner", "torch.distributed.checkpoint.state_dict", "torch.optim.adam"),
+        modules=(
+            "torch.distributed.checkpoint.default_planner",
+            "torch.distributed.checkpoint.state_dict",
+            "torch.optim.adam",
+        ),
     ),
     "dcp_empty_param_group": Entry(
         key="dcp_empty_param_group",
         affected=Affected(since=None),
-        modules=("torch.distributed._state_dict_utils", "torch.distributed.checkpoint.state_dict", "torch.optim"),
+        modules=(
+            "torch.distributed._state_dict_utils",
+            "torch.distributed.checkpoint.state_dict",
+            "torch.optim",
+        ),
         after=("dcp_adamw_checkpoint",),
     ),
     "dcp_stateless_optimizer": Entry(
@@ -307,13 +315,25 @@ INDEX: dict[str, Entry] = {
         key="dcp_missing_optimizer_state",
         affected=Affected(since=None),
         modules=("torch.distributed.checkpoint.state_dict",),
-        after=("dcp_adamw_checkpoint", "dcp_empty_param_group", "dcp_stateless_optimizer", "dcp_tied_optimizer"),
+        after=(
+            "dcp_adamw_checkpoint",
+            "dcp_empty_param_group",
+            "dcp_stateless_optimizer",
+            "dcp_tied_optimizer",
+        ),
     ),
     "dcp_frozen_optimizer_state": Entry(
         key="dcp_frozen_optimizer_state",
         affected=Affected(since=None),
         modules=("torch.distributed.checkpoint.state_dict", "torch.optim"),
-        after=("dcp_adamw_checkpoint", "dcp_empty_param_group", "dcp_stateless_optimizer", "dcp_full_flat_optimizer", "dcp_tied_optimizer", "dcp_missing_optimizer_state"),
+        after=(
+            "dcp_adamw_checkpoint",
+            "dcp_empty_param_group",
+            "dcp_stateless_optimizer",
+            "dcp_full_flat_optimizer",
+            "dcp_tied_optimizer",
+            "dcp_missing_optimizer_state",
+        ),
     ),
     "slice_scatter_grad": Entry(
         key="slice_scatter_grad",

@@ -177,7 +177,7 @@ SHIM = Shim(
             name=run.__name__,
             run=run,
             expect=r"AssertionError: training goes on differently",
-            preload=("torch.distributed.checkpoint.state_dict",),
+            preload=resume.PRELOAD,
         )
         for run in (nested, flat, full)
     ),
