@@ -31,13 +31,19 @@ INDEX: dict[str, Entry] = {{
 '''
 
 
-def arguments(value: object) -> list[str]:
-    """Write the fields of a dataclass that differ from their defaults."""
-    return [
-        f"{field.name}={written(getattr(value, field.name))}"
-        for field in fields(value)  # type: ignore[arg-type]
-        if getattr(value, field.name) != field.default
-    ]
+def arguments(value: object, width: int | None = None) -> list[str]:
+    """Write the fields of a dataclass that differ from their defaults, tuples in lines where too wide."""
+    told = []
+    for field in fields(value):  # type: ignore[arg-type]
+        item = getattr(value, field.name)
+        if item == field.default:
+            continue
+        text = f"{field.name}={written(item)}"
+        if width is not None and len(text) > width and isinstance(item, tuple):
+            lines = "".join(f"            {written(one)},\n" for one in item)
+            text = f"{field.name}=(\n{lines}        )"
+        told.append(text)
+    return told
 
 
 def written(value: object) -> str:
@@ -61,7 +67,7 @@ def render() -> str:
     for key in keys:
         shim = import_module(f"torchcompat.shims.{key}").SHIM
         entry = entries.Entry(**{f.name: getattr(shim, f.name) for f in fields(entries.Entry)})
-        said = [f"        {argument},\n" for argument in arguments(entry)]
+        said = [f"        {argument},\n" for argument in arguments(entry, width=96)]
         lines.append(f'    "{key}": Entry(\n{"".join(said)}    ),\n')
     body = "".join(lines)
     names = [
