@@ -32,7 +32,7 @@ INDEX: dict[str, Entry] = {{
 
 
 def arguments(value: object, width: int | None = None) -> list[str]:
-    """Write the fields of a dataclass that differ from their defaults, tuples in lines where too wide."""
+    """Write the fields of a dataclass that differ from their defaults, wide tuples in lines."""
     told = []
     for field in fields(value):  # type: ignore[arg-type]
         item = getattr(value, field.name)
