@@ -209,6 +209,21 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.7.0", fixed_in=("2.13.0",)),
         modules=("torch.distributed.fsdp",),
     ),
+    "pipeline_first_message": Entry(
+        key="pipeline_first_message",
+        affected=Affected(since="2.9.0", fixed_in=("2.10.0",)),
+        modules=("torch.distributed.pipelining.stage",),
+    ),
+    "pipeline_gloo_messages": Entry(
+        key="pipeline_gloo_messages",
+        affected=Affected(since=None, fixed_in=("2.8.0",)),
+        modules=("torch.distributed.pipelining.schedules",),
+    ),
+    "pipeline_grad_accumulation": Entry(
+        key="pipeline_grad_accumulation",
+        affected=Affected(since="2.7.0"),
+        modules=("torch.distributed.pipelining.schedules", "torch.distributed.pipelining.stage"),
+    ),
     "all_gather_negative_dim": Entry(
         key="all_gather_negative_dim",
         affected=Affected(since="2.11.0", fixed_in=("2.15.0",)),
