@@ -108,7 +108,7 @@ SHIM = Shim(
     edits=edits,
     reproducers=(
         Reproducer(
-            name="1f1b",
+            name="one_f_one_b",
             run=one_f_one_b,
             expect=r"Timed out waiting|Connection (reset|closed) by peer|AssertionError",
             ranks=2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,9 @@ def probe() -> Probe:
     scale = getattr(lookup(_SCALE, None), "__code__", None)
     if scale is None:
         return absent("stages do not scale gradients")
+    owners = [lookup(target.rpartition(".")[0], None) for target in (_SINGLE, _MULTI)]
+    if not all(inspect.isclass(owner) and "step" in vars(owner) for owner in owners):
+        return drifted("schedules do their steps differently")
     if "div_" not in scale.co_names or "grad" not in scale.co_names:
         return drifted("stages scale gradients differently")
     return present("a stage divides what its parameters' gradients hold, those of earlier steps too")
@@ -144,7 +148,7 @@ SHIM = Shim(
         )
         for name, run, since in (
             ("gpipe", gpipe, None),
-            ("1f1b", one_f_one_b, "2.8.0"),
+            ("one_f_one_b", one_f_one_b, "2.8.0"),
             ("interleaved", interleaved, "2.8.0"),
         )
     ),
