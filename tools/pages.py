@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 __all__ = ["settle"]
+
+#: Lines of a difference: enough to see what drifted where only a log is left of a run.
+_SHOWN = 40
 
 
 def settle(texts: Mapping[Path, str], *, check: bool, drift: str) -> int:
@@ -14,15 +19,22 @@ def settle(texts: Mapping[Path, str], *, check: bool, drift: str) -> int:
 
     Args:
         texts: what each file must hold.
-        check: change nothing, and fail where a file holds something else.
+        check: change nothing; where a file holds something else, show the difference and fail.
         drift: what to say then; ``{}`` stands for the names of the files.
     """
-    drifted = [
-        path
-        for path, text in texts.items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
+    held = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in texts}
+    drifted = [path for path, text in texts.items() if not path.exists() or held[path] != text]
     if check and drifted:
+        for path in drifted:
+            lines = difflib.unified_diff(
+                held[path].splitlines(),
+                texts[path].splitlines(),
+                path.name,
+                "as it must be",
+                lineterm="",
+                n=1,
+            )
+            print("\n".join(itertools.islice(lines, _SHOWN)), file=sys.stderr)
         print(drift.format(" and ".join(path.name for path in drifted)), file=sys.stderr)
         return 1
     for path in drifted:

@@ -71,7 +71,11 @@ def one_f_one_b() -> None:
     x, y = torch.randn(8, 4), torch.randn(8, 4)
     stage = pipelines.stage_of(pipe, rank, 8 // microbatches, group=group)
     runner: Any = pipelining.Schedule1F1B(stage, microbatches, loss_fn=_summed)
-    runner.step(*([x] if rank == 0 else []), **({"target": y} if rank == 1 else {}))
+    try:
+        runner.step(*([x] if rank == 0 else []), **({"target": y} if rank == 1 else {}))
+    except RuntimeError as error:
+        # Which rank gives up first, and on what, differs from run to run.
+        raise AssertionError(f"a message of the schedule never came: {error}") from error
     _summed(nn.Sequential(*plain)(x), y).backward()
     for got, want in zip(pipe[rank].parameters(), plain[rank].parameters()):
         # From 2.6 on the sum is divided by the number of microbatches.
@@ -110,7 +114,10 @@ SHIM = Shim(
         Reproducer(
             name="one_f_one_b",
             run=one_f_one_b,
-            expect=r"Timed out waiting|Connection (reset|closed) by peer|AssertionError",
+            expect=(
+                r"AssertionError: (a message of the schedule never came: .*"
+                r"(Timed out waiting|Connection (reset|closed) by peer)|Tensor-likes are not close)"
+            ),
             ranks=2,
             preload=pipelines.PRELOAD,
         ),
