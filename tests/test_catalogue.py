@@ -81,6 +81,33 @@ def test_check_fails_on_drift_and_changes_nothing(folder, tmp_path, capsys):
     assert "contradiction on 2.13.0" in (out / "catalogue.md").read_text()
 
 
+def test_errors_worded_otherwise_in_another_run_are_no_drift(folder, tmp_path, capsys):
+    """CI measures anew, and what a set held first can tell the message of a KeyError."""
+    out = tmp_path / "docs"
+    asked = ("--evidence", folder, "--out", out)
+    run(*asked)
+    path = folder / "torch-2.13.0.json"
+    data = json.loads(path.read_text())
+    one = next(
+        found
+        for found in data["findings"]
+        if found["without"]["message"]
+        and found["without"]["message"] in (out / "catalogue.md").read_text()
+        and not found["without"]["message"].startswith("AssertionError")
+        and found["without"]["result"] == "failed as documented"
+    )
+    one["without"]["message"] = "KeyError: 'another word'"
+    path.write_text(json.dumps(data))
+    assert run("--check", *asked) == 1
+    assert "+KeyError: 'another word'" in capsys.readouterr().err
+    assert run("--check", "--measured-anew", *asked) == 0
+    one["without"] |= {"result": "passed", "message": ""}
+    path.write_text(json.dumps(data))
+    assert run("--check", "--measured-anew", *asked) == 1
+    with pytest.raises(SystemExit):
+        run("--measured-anew", *asked)
+
+
 def test_a_damaged_file_is_one_sentence(folder, capsys):
     (folder / "torch-2.13.0.json").write_text("{}")
     assert run("--check", "--evidence", folder) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 __all__ = ["settle"]
@@ -14,21 +14,31 @@ __all__ = ["settle"]
 _SHOWN = 40
 
 
-def settle(texts: Mapping[Path, str], *, check: bool, drift: str) -> int:
+def settle(
+    texts: Mapping[Path, str],
+    *,
+    check: bool,
+    drift: str,
+    compared: Callable[[str], str] = str,
+) -> int:
     """Bring files to the texts that they must have; return the exit status.
 
     Args:
         texts: what each file must hold.
         check: change nothing; where a file holds something else, show the difference and fail.
         drift: what to say then; ``{}`` stands for the names of the files.
+        compared: what of a text a check compares; all of it unless told.
     """
     held = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in texts}
-    drifted = [path for path, text in texts.items() if not path.exists() or held[path] != text]
+    seen = compared if check else str
+    drifted = [
+        path for path, text in texts.items() if not path.exists() or seen(held[path]) != seen(text)
+    ]
     if check and drifted:
         for path in drifted:
             lines = difflib.unified_diff(
-                held[path].splitlines(),
-                texts[path].splitlines(),
+                seen(held[path]).splitlines(),
+                seen(texts[path]).splitlines(),
                 path.name,
                 "as it must be",
                 lineterm="",

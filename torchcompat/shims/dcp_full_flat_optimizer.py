@@ -96,7 +96,9 @@ SHIM = Shim(
     key="dcp_full_flat_optimizer",
     summary="set_optimizer_state_dict with full_state_dict and flatten_optimizer_state_dict",
     symptom=(
-        "KeyError: 'param_groups.0.params.0', 'param_groups' or 'state' from set_optimizer_state_dict"
+        "KeyError: 'param_groups.0.params.0', or on several ranks\n"
+        "KeyError: 'param_groups' or\n"
+        "KeyError: 'state', from set_optimizer_state_dict"
     ),
     cause=(
         "the saved state dict is unflattened and then compared with that of the optimizer, which has "
