@@ -33,6 +33,7 @@ KEYS: tuple[str, ...] = (
     "dtensor_gather_sizes",
     "dtensor_unbatched_pooling",
     "dtensor_item",
+    "dtensor_data",
     "dtensor_pointwise_ops",
     "dtensor_dim_ops",
     "dtensor_gathered_ops",

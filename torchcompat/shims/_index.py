@@ -149,6 +149,11 @@ INDEX: dict[str, Entry] = {
         modules=("torch.distributed.tensor",),
         opt_in=True,
     ),
+    "dtensor_data": Entry(
+        key="dtensor_data",
+        affected=Affected(since="2.5.0"),
+        modules=("torch.distributed.tensor",),
+    ),
     "dtensor_pointwise_ops": Entry(
         key="dtensor_pointwise_ops",
         affected=Affected(since="2.5.0"),
