@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from ..shim import Probe, Reproducer, Shim, absent, drifted, present
 from ..targets import lookup
 
 _DATA = "torch.distributed.tensor:DTensor.data"
-_STATES = "torch.distributed._composable_state:_module_state_mapping"
+_STATES = "torch.distributed._composable_state"
 #: What FSDP2 keeps of a parameter, by the id of the sharded one or of the gathered one.
 _managed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -67,7 +68,8 @@ def _take_over(tensor: Any, value: Any) -> None:
 
 def _keepers() -> Iterator[Any]:
     """Yield what FSDP2 keeps of each parameter of each module of this process."""
-    for state in list((lookup(_STATES, None) or {}).values()):
+    states = getattr(sys.modules.get(_STATES), "_module_state_mapping", {})
+    for state in list(states.values()):
         # Held weakly from 2.9 on.
         names = getattr(state() if isinstance(state, weakref.ref) else state, "__dict__", {})
         groups = names.get("_fsdp_param_groups") or [names.get("_fsdp_param_group")]
