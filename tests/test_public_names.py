@@ -69,7 +69,7 @@ FLOORS = [
     ("shims",),
     ("moved", "missing_ops", "rules"),
     ("shim", "report", "journal", "settings", "reproduce", "compile_cache", "entries"),
-    ("convolution", "factored", "optimizer_states", "pipelines", "resume"),
+    ("convolution", "factored", "optimizer_states", "pipelines", "resume", "schedules"),
     ("handlers",),
     ("strategies",),
     ("dtensor",),

@@ -76,6 +76,7 @@ KEYS: tuple[str, ...] = (
     "layer_norm_double_backward",
     "autocast_no_grad_cache",
     "lr_scheduler_verbose",
+    "sequential_lr",
     "sampler_data_source",
     "fully_shard_path",
     "symbolic_shapes_names",

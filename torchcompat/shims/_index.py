@@ -390,6 +390,12 @@ INDEX: dict[str, Entry] = {
         affected=Affected(since="2.7.0"),
         modules=("torch.optim.lr_scheduler",),
     ),
+    "sequential_lr": Entry(
+        key="sequential_lr",
+        affected=Affected(since=None),
+        modules=("torch.optim.lr_scheduler",),
+        after=("lr_scheduler_verbose",),
+    ),
     "sampler_data_source": Entry(
         key="sampler_data_source",
         affected=Affected(since="2.10.0"),
