@@ -236,3 +236,43 @@ def test_what_was_begun_with_it_goes_on_without() -> None:
         scheduler = build(tree, optimizer)
     got = run(optimizer, scheduler, EPOCHS)
     assert [rates[0] for rates in got] == pytest.approx(wanted(tree))
+
+
+@pytest.mark.parametrize("how", ["float", "tensor", "shared"])
+def test_a_plateau_reduces_every_rate_once(how: str) -> None:
+    losses = [1.0, 2.0, 2.0, 0.5, 2.0, 2.0, 2.0]
+
+    def run_plateau(optimizer: Any, **named: Any) -> list[list[float]]:
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, factor=0.5, patience=1, **named
+        )
+        rates = []
+        for loss in losses:
+            optimizer.step()
+            scheduler.step(loss)
+            rates.append([float(group["lr"]) for group in optimizer.param_groups])
+            assert [float(rate) for rate in scheduler.get_last_lr()] == rates[-1]
+        return rates
+
+    for named in ({}, {"min_lr": 0.04}, {"min_lr": [0.03, 0.03]}, {"cooldown": 2}, {"eps": 1.0}):
+        want = run_plateau(optimizer_with("float"), **named)
+        optimizer = optimizer_with(how)
+        mine = [group["lr"] for group in optimizer.param_groups]
+        with torchcompat.applied("plateau_tensor_lr"):
+            got = run_plateau(optimizer, **named)
+        assert got == pytest.approx([pytest.approx(rates) for rates in want])
+        now = [group["lr"] for group in optimizer.param_groups]
+        assert how == "float" or all(a is b for a, b in zip(mine, now))
+
+
+def test_a_plateau_that_raises_leaves_the_tensors() -> None:
+    optimizer = optimizer_with("tensor")
+    mine = [group["lr"] for group in optimizer.param_groups]
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, min_lr=[0.01, 0.01], patience=0)
+    scheduler.min_lrs = [0.01, "nothing to compare with"]
+    with torchcompat.applied("plateau_tensor_lr"):
+        scheduler.step(1.0)
+        with pytest.raises(TypeError):
+            scheduler.step(2.0)
+    assert all(group["lr"] is rate for group, rate in zip(optimizer.param_groups, mine))
+    assert [float(rate) for rate in mine] == pytest.approx([BASE, BASE])

@@ -77,6 +77,7 @@ KEYS: tuple[str, ...] = (
     "autocast_no_grad_cache",
     "lr_scheduler_verbose",
     "sequential_lr",
+    "plateau_tensor_lr",
     "sampler_data_source",
     "fully_shard_path",
     "symbolic_shapes_names",

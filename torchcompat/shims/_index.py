@@ -396,6 +396,11 @@ INDEX: dict[str, Entry] = {
         modules=("torch.optim.lr_scheduler",),
         after=("lr_scheduler_verbose",),
     ),
+    "plateau_tensor_lr": Entry(
+        key="plateau_tensor_lr",
+        affected=Affected(since=None),
+        modules=("torch.optim.lr_scheduler",),
+    ),
     "sampler_data_source": Entry(
         key="sampler_data_source",
         affected=Affected(since="2.10.0"),
